@@ -4,14 +4,11 @@ Ledger, reduce, watch, page, metrics and audit all ask it, so that none accepts 
 refuses. It checks receipts, headers and sizes; elements are checked by the code that reads them.
 """
 
-from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, short
+from shardwise.errors import InputError, IntegrityError, short
 from shardwise.files import pieces, small
-from shardwise.files.paths import RESULTS, SUMS
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
@@ -64,35 +61,29 @@ def check_copy(plan: Plan, shard: str) -> CopyReceipt:
 
 
 def read_finished(plan: Plan, *names: str) -> SumReceipt:
-    """The receipt of the sum of a plan whose run has finished.
+    """The receipt of the sum of a plan whose run has finished; IntegrityError as in `read_sum`.
 
-    Raises
-    ------
-    InputError
-        If the run has not finished, or lacks one of the results ``names``.
-    IntegrityError
-        As in :func:`read_sum`.
+    InputError if the run has not finished, or lacks one of the results ``names``.
     """
     summary = read_sum(plan)
     if summary is None:
         raise unfinished(plan)
     for name in names:
         if name not in summary.files:
-            cure = "set labels" if name == SUMS else "add it to reduce.statistics"
             raise InputError(
-                f"{plan.results.root} has no {name}, but {', '.join(summary.files)}; {cure} and "
-                "start the run again (a run with labels has sums instead)"
+                f"{plan.results.root} has no {name}, but {', '.join(summary.files)}; add it to "
+                "reduce.statistics, or set labels (a run with labels has sums instead), and start "
+                "the run again"
             )
     return summary
 
 
 def unfinished(plan: Plan) -> InputError:
-    """The error that says why a run lacks a file that it would have if it had finished."""
-    why = "the run has not finished; start the run again"
-    with suppress(ShardwiseError):
-        if plans.load_facts(plan.results.plan).digest != plan.facts.digest:
-            why = "since this run was opened, another config or input has run here; open it again"
-    return InputError(f"{plan.results.root}: {why}")
+    """The error for a run that lacks a file that it would have if it had finished."""
+    return InputError(
+        f"{plan.results.root}: the run has not finished, or another config or input has run here "
+        "since it was opened; start the run again, or open it again"
+    )
 
 
 def read_sum(plan: Plan) -> SumReceipt | None:
@@ -123,14 +114,7 @@ def check_summary(plan: Plan) -> SumReceipt:
     path = plan.results.summary
     receipt = receipts.read(path, SumReceipt)
     _expect(receipt, {"plan": plan.facts.digest}, path)
-    refuse_unknown(path, receipt.files)
     return receipt
-
-
-def refuse_unknown(path: Path, files: Iterable[str]) -> None:
-    """Refuse a receipt of a sum or a total with results whose names are not known here."""
-    if unknown := set(files) - set(RESULTS):
-        raise IntegrityError(f"{path} names unknown results: {short(sorted(unknown))}")
 
 
 def check_statistic(plan: Plan, name: str, facts: ArrayFile) -> None:
