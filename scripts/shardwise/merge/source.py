@@ -8,21 +8,17 @@ import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
 from shardwise.files import small
-from shardwise.files.checksum import PieceChecksum, raw_bytes
-from shardwise.files.extents import OpenFile
-from shardwise.files.lookup import refuse_undecodable
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.plan import plan as plans
-from shardwise.plan.identity import state_of
 from shardwise.plan.per_matrix import Label
-from shardwise.records import judge
+from shardwise.records import judge, receipts
 
 _KINDS = {type(None): "none", int: "integers", str: "names"}
 
 
 class Source:
-    """A finished results folder; `read` each number exactly once, as the checksums require.
+    """A finished results folder.
 
     Attributes
     ----------
@@ -41,25 +37,12 @@ class Source:
 
     def __init__(self, folder: str) -> None:
         results = Results(Path(folder))
-        refuse_undecodable(folder)  # its name is written into the receipt of the total
         small.refuse_total(results)
-        if not results.plan.exists():
-            raise InputError(
-                f"{folder} holds no plan.tsv: not the results of a run; name the results folders "
-                "of finished runs"
-            )
         self.folder, self.plan = folder, plans.load(results.plan)
         problem, weights = self.plan.problem, self.plan.per_matrix.weights
         self.names = (SUMS if problem.labels else "sum",)
         self.names = ("covariance", "row_mean") if problem.covariance else self.names
         self.summary = judge.read_finished(self.plan, *self.names)
-        self._files = {name: self.summary.files[name] for name in self.names}
-        self._read = {
-            name: PieceChecksum(file.bytes - DATA_OFFSET, file.row_bytes, file.piece_bytes)
-            for name, file in self._files.items()
-        }
-        states = [state_of(os.stat(self._path(name))) for name in self.names]
-        self._seen = self.plan.key, self.summary, states  # differs once a run replaces anything
         counts = zip(self.plan.facts.labels, self.plan.facts.label_counts, strict=True)
         self.matrices: dict[Label, int] = dict(counts)
         self.weights = np.ones(problem.matrices) if weights is None else weights
@@ -84,13 +67,6 @@ class Source:
             "ddof": facts.covariance.ddof if facts.covariance else "none",
         }
 
-    def describe(self) -> dict[str, Any]:
-        """What the receipt of a total says of this source."""
-        return {
-            "folder": self.folder, "plan": self.plan.key, "matrices": self.plan.problem.matrices,
-            "checksum": self._files[self.names[0]].checksum,
-        }  # fmt: skip
-
     def refuse(self, other: "Source") -> None:
         """Refuse another source if it holds the same sum, or a sum of another problem."""
         if os.path.samefile(self.folder, other.folder) or self.plan.key == other.plan.key:
@@ -106,37 +82,34 @@ class Source:
                 "one again with the other's config"
             )
 
-    def _path(self, name: str) -> Path:
-        return self.plan.results.statistic(name)
-
     def read(self, name: str, first: int, count: int) -> np.ndarray:
-        """The ``count`` numbers of a result from number ``first`` on; they are hashed, too."""
-        block = np.empty(count, self._files[name].dtype)
-        raw, offset = raw_bytes(block), first * block.itemsize
-        OpenFile(str(self._path(name))).read(DATA_OFFSET + offset, raw)
-        self._read[name].update(offset, raw)
-        return block
+        """The ``count`` numbers of a result from number ``first`` on."""
+        dtype = np.dtype(self.summary.files[name].dtype)
+        offset = DATA_OFFSET + first * dtype.itemsize
+        return np.fromfile(self.plan.results.statistic(name), dtype, count, offset=offset)
 
     def diagonal(self, name: str) -> np.ndarray:
-        """The diagonal of a square result, read without being hashed."""
-        found: np.ndarray = np.load(self._path(name), "r", allow_pickle=False).diagonal()
+        """The diagonal of a square result."""
+        path = self.plan.results.statistic(name)
+        found: np.ndarray = np.load(path, "r", allow_pickle=False).diagonal()
         return found
 
     def refuse_changed(self) -> None:
         """Refuse results that a run has replaced meanwhile, or that are not as it recorded them."""
         try:
-            same = Source(self.folder)._seen == self._seen
-        except (ShardwiseError, FileNotFoundError):
+            now = Source(self.folder)
+            same = (now.plan.key, now.summary) == (self.plan.key, self.summary)
+        except ShardwiseError:
             same = False
         if not same:
             raise TryAgain(
                 f"{self.folder} changed while it was being merged; nothing was written. Let the "
                 "run in it finish, then merge again"
             )
-        for name, checksum in self._read.items():
-            found, told = checksum.hexdigest(), self._files[name].checksum
-            if found != told:
-                raise IntegrityError(
-                    f"{self._path(name)} has checksum {found}, not {told}; nothing was written. "
-                    f"For the repair, run: shardwise verify {for_bash(Path(self.folder))}"
-                )
+        try:
+            for name in self.names:
+                facts = self.summary.files[name]
+                receipts.check_elements(self.plan.results.statistic(name), facts)
+        except IntegrityError as error:
+            cure = f"for the repair, run: shardwise verify {for_bash(Path(self.folder))}"
+            raise IntegrityError(f"{error}; nothing was written; {cure}") from error

@@ -10,7 +10,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,19 +31,18 @@ from shardwise.records.receipts import ArrayFile
 from shardwise.reduce.results import ResultFiles
 
 _OF_COVARIANCES = "row_mean", "covariance", "correlation"
-_NUMBERS = 2**20  # taken at a time, counted over all labels or all covariances
+_NUMBERS = 2**16  # taken at a time of each folder, and of each label: 256 take 128 MiB
+
+Totals = Iterator[tuple[int, dict[str, np.ndarray]]]
+"""The number of the first element, and some elements of each result from there on."""
 
 
 def run(out: Path, folders: Iterable[str]) -> int:
-    """Add the sums of finished results folders, and commit the total and ``summary.json``.
+    """Add the sums of finished results folders, and return the number of matrices.
 
     The total is sum and mean; with labels, a sum for each label over the folders that have it, and
     ``labels.json``; with ``covariance: true``, covariance, correlation and the mean of all rows.
-
-    Returns
-    -------
-    int
-        The number of matrices that were summed.
+    ``summary.json`` is written last.
 
     Raises
     ------
@@ -59,43 +57,18 @@ def run(out: Path, folders: Iterable[str]) -> int:
     results, sources = Results(out), list(map(Source, folders))
     for one, other in itertools.combinations(sources, 2):
         one.refuse(other)
-    _refuse_taken(results)
+    if os.path.lexists(out) and not results.merging.is_file():
+        raise InputError(
+            f"{out} exists, but no merge wrote it; name a folder that does not exist yet, or one "
+            "from an earlier merge"
+        )
     counts = sorted(sum((Counter[Any](source.matrices) for source in sources), Counter()).items())
     matrices = sum(len(source.weights) for source in sources)
-    with ExitStack() as stack:
-        busy = f"another merge writes into {results.root}; let it finish"
-        stack.enter_context(take_lock(results.merging, busy))
-        stack.callback(_remove_if_empty, results)
+    with take_lock(results.merging, f"another merge writes into {out}; let it finish"):
         files = _write(results, sources, counts)
         said = {"labels": counts, "files": files}
         receipts.write(results.summary, _describe(sources, matrices) | said)
     return matrices
-
-
-def _refuse_taken(results: Results) -> None:
-    """Refuse to write into the results folder of a run, or over anything that no merge made."""
-    root, whole = results.root, Path(os.path.realpath(results.root))
-    for folder in (whole, *whole.parents):
-        if Results(folder).marker.exists():
-            raise InputError(
-                f"{root} is, or lies in, the results folder of a run, where merge never writes; "
-                "name another folder, such as results/total"
-            )
-        if folder.is_file():
-            raise InputError(f"{root} cannot be created: {folder} is a file; name another folder")
-    if os.path.lexists(root) and not results.merging.is_file():
-        raise InputError(
-            f"{root} exists, but no merge wrote it; name a folder that does not exist yet, or one "
-            "from an earlier merge"
-        )
-
-
-def _remove_if_empty(results: Results) -> None:
-    """Remove the folder of a merge that has failed before it wrote anything."""
-    with suppress(OSError):
-        if os.listdir(results.root) == [results.merging.name]:
-            results.merging.unlink()
-            results.root.rmdir()
 
 
 def _write(
@@ -135,20 +108,14 @@ def _write(
     return written
 
 
-Totals = Iterator[tuple[int, dict[str, np.ndarray]]]
-"""The number of the first element, and some elements of each result from there on."""
-
-
 def _sums(
     sources: Sequence[Source], labels: Sequence[Label], names: Iterable[str], weight: float
 ) -> Totals:
-    """Sum and mean, or a sum for each label, over the folders that have it."""
+    """Sum and mean, or a sum for each label over the folders that have it."""
     problem = sources[0].plan.problem
-    # At least 2**16 numbers of each label, as small reads are slow: 256 labels take 128 MiB.
-    numbers, step = math.prod(problem.sum_shape), max(2**16, _NUMBERS // max(1, len(labels)))
-    said = PerMatrix(names=tuple(labels))
-    for low in range(0, numbers, step):
-        width, places = min(step, numbers - low), Counter[Key]()
+    numbers, said = math.prod(problem.sum_shape), PerMatrix(names=tuple(labels))
+    for low in range(0, numbers, _NUMBERS):
+        width, places = min(_NUMBERS, numbers - low), Counter[Key]()
         (total,) = statistics.choose({"sum", *names}, width, problem.sum_dtype, said)
         with np.errstate(all="ignore"):  # what overflows is refused
             for source in sources:
@@ -172,9 +139,8 @@ def _covariances(sources: Sequence[Source], weights: np.ndarray) -> Totals:
     diagonals = np.stack([source.diagonal("covariance") for source in sources])
     merged, mean = covariance.of_groups(counts, means, divisor, diagonals)
     yield 0, {"row_mean": mean}
-    step = max(1, _NUMBERS // len(sources))
-    for low in range(0, columns**2, step):
-        width = min(step, columns**2 - low)
+    for low in range(0, columns**2, _NUMBERS):
+        width = min(_NUMBERS, columns**2 - low)
         given = np.stack([source.read("covariance", low, width) for source in sources])
         yield low, merged.elements(given, low)
 
@@ -188,5 +154,9 @@ def _describe(sources: Sequence[Source], matrices: int) -> dict[str, Any]:
         "matrices": matrices,
         **({"rows": matrices * first.left[0]} if first.covariance else {}),
         "proven": all(source.summary.proven for source in sources),
-        "sources": [source.describe() for source in sources],
-    }
+        "sources": [
+            {"folder": own.folder, "plan": own.plan.key, "matrices": len(own.weights),
+             "checksum": own.summary.files[own.names[0]].checksum}
+            for own in sources
+        ],
+    }  # fmt: skip
