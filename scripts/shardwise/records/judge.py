@@ -8,42 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, short
-from shardwise.files import pieces, small
-from shardwise.plan import memory
+from shardwise.files import small
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
-from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_pieces, statistic_shape
+from shardwise.plan.problem import statistic_dtype, statistic_shape
 from shardwise.records import receipts
-from shardwise.records.receipts import (
-    ArrayFile,
-    CopyReceipt,
-    ProductReceipt,
-    ReceiptPart,
-    SumReceipt,
-)
+from shardwise.records.receipts import ArrayFile, CopyReceipt, ProductReceipt, SumReceipt
 from shardwise.records.store import Store
 
 
 def check_product(plan: Plan, shard: str) -> ProductReceipt:
     """Return the receipt of a shard whose product is whole, as far as header and size show.
 
-    Raises
-    ------
-    IntegrityError
-        If it is not whole. `NoReceipt` and `UnknownSchema` as in
-        :func:`shardwise.records.receipts.read`.
+    IntegrityError if it is not whole, and as in :func:`shardwise.records.receipts.read`.
     """
-    row, problem, nodes = plan.shards[shard], plan.problem, plan.nodes_of(shard)
-    count, dtype, item = row.stop - row.start, problem.product_dtype, problem.product_item
-    if nodes["nodes"]:
-        count, dtype, item = len(nodes["nodes"]), problem.sum_dtype, problem.sum_item
-    path = plan.results.receipt(row.name)
-    receipt = receipts.read(path, ProductReceipt)
-    planned = {"shard": shard, "start": row.start, "stop": row.stop, "key": row.key}
-    _expect(receipt, planned, path)
-    shape = (count, *problem.product_shape)
-    cut = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
-    _expect(receipt.file, _facts(shape, dtype, cut) | nodes, path)
+    row, nodes, path = plan.shards[shard], plan.nodes_of(shard), plan.results.receipt
+    receipt = receipts.read(path(row.name), ProductReceipt)
+    _expect(receipt, {"shard": shard, "key": row.key}, path(row.name))
+    shape = (len(nodes["nodes"] or row.run), *plan.problem.product_shape)
+    facts = {"shape": shape, "dtype": plan.element_type, **nodes}
+    _expect(receipt.file, facts, path(row.name))
     receipts.check_file(plan.results.product(row.name), receipt.file)
     return receipt
 
@@ -53,10 +37,9 @@ def check_copy(plan: Plan, shard: str) -> CopyReceipt:
     row = plan.shards[shard]
     path = plan.results.shard_receipt(row.input_name)
     receipt = receipts.read(path, CopyReceipt)
-    planned = {"shard": shard, "start": row.start, "stop": row.stop, "key": row.input_key}
-    _expect(receipt, planned, path)
-    shape = (row.stop - row.start, *plan.problem.left)
-    _expect(receipt.file, _facts(shape, plan.dtype, memory.SHARD_PIECES), path)
+    _expect(receipt, {"shard": shard, "key": row.input_key}, path)
+    shape = (len(row.run), *plan.problem.left)
+    _expect(receipt.file, {"shape": shape, "dtype": plan.dtype}, path)
     return receipt
 
 
@@ -119,18 +102,13 @@ def check_summary(plan: Plan) -> SumReceipt:
 
 def check_statistic(plan: Plan, name: str, facts: ArrayFile) -> None:
     """Refuse a result, such as ``sum.npy``, that does not match the plan and its receipt."""
-    problem, item = plan.problem, ITEM_BYTES[plan.element_type]
+    problem = plan.problem
     dtype, shape = statistic_dtype(name, problem.product_dtype), statistic_shape(name, problem)
-    cut = statistic_pieces(name, problem, item)
-    _expect(facts, _facts(shape, dtype, cut), plan.results.summary)
+    _expect(facts, {"shape": shape, "dtype": dtype}, plan.results.summary)
     receipts.check_file(plan.results.statistic(name), facts)
 
 
-def _facts(shape: tuple[int, ...], dtype: str, cut: tuple[int, int]) -> dict[str, Any]:
-    return {"shape": shape, "dtype": dtype, "row_bytes": cut[0], "piece_bytes": cut[1]}
-
-
-def _expect(record: ReceiptPart, planned: dict[str, Any], path: Path) -> None:
+def _expect(record: Any, planned: dict[str, Any], path: Path) -> None:
     stated = {key: getattr(record, key) for key in planned}
     if stated != planned:
         raise IntegrityError(f"{path}: says {short(stated)}, but the plan says {short(planned)}")
