@@ -6,18 +6,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from shardwise.errors import ShardwiseError
-from shardwise.files.paths import list_names, place, stamp
+from shardwise.files.paths import list_names, stamp
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.units import human_bytes
 
 _MOST_SHARDS = 100_000
-_NAME = "[0-9]+-[0-9a-f]{12}"
-_ARRAY, _LOG, _FAILURE = (
-    re.compile(rf"(?:[0-9]{{3}}/)?({_NAME})\.(?:{suffixes})")
-    for suffixes in ("npy|json", "log|starts", "json")
+_NAME = "([0-9]+-[0-9a-f]{12})"
+_KEYED = re.compile(
+    rf"(?:[0-9]{{3}}/)?{_NAME}\.(?:npy|json|log|starts)|[a-z]+-(?:{_NAME}|([0-9a-f]{{12}}))\.json"
 )
-_STAGE = re.compile(rf"[a-z]+-({_NAME}|[0-9a-f]{{12}})\.json")
+"""A file of a shard, or the failure of a copy or of a stage."""
 
 
 def find(plan: Plan) -> Iterator[Path]:
@@ -25,22 +24,14 @@ def find(plan: Plan) -> Iterator[Path]:
 
     The marker of another config's sum is left out: it says which files the next sum must remove.
     """
-    results, rows = plan.results, plan.shards.values()
-    products, copies = {row.name for row in rows}, {row.input_name for row in rows}
-    for top, pattern, own in (
-        (results.products, _ARRAY, products),
-        (results.shards, _ARRAY, copies),
-        (results.root / "logs" / "multiply", _LOG, products),
-        (results.root / "logs" / "shard", _LOG, copies),
-        (results.failed, _FAILURE, products),
-        (results.failed, _STAGE, {plan.key, *copies}),
-    ):
+    results, own = plan.results, {plan.key}
+    for row in plan.shards.values():
+        own |= {row.name, row.input_name}
+    logs = results.starts("any").parent, results.starts("any", "shard").parent
+    for top in (results.products, results.shards, *logs, results.failed):
         for name in sorted(list_names(top)):
-            match = pattern.fullmatch(name)
-            if match is None or match[1] in own:
-                continue
-            # A file of a shard counts only where a run puts it.
-            if pattern is _STAGE or name.partition(".")[0] == place(match[1]):
+            match = _KEYED.fullmatch(name)
+            if match and own.isdisjoint(match.groups()):
                 yield top / name
 
 

@@ -91,16 +91,17 @@ def test_files_of_the_users_stay(two):
     """Files whose name, place or, for markers and failures, content is not a run's stay."""
     plan, _, _ = two
     names = ("products/notes.npy", "products/00001.npy", "products/00001-abc.npy",
-             "products/0000001-0123456789ab.npy", "products/mean-202611261200.npy",
+             "products/mean-202611261200.npy",
              "shards/1-x.json", "logs/multiply/mine.log", "logs/multiply/run-202611261200.log",
              "failed/mine.json", "done/mine", "mine.npy", f"done/{'0' * 12}",
              f"failed/00000-{'0' * 12}.json", "logs/multiply/20261126-202611261200.log",
-             "logs/shard/20261126-202611261200.starts")  # fmt: skip
+             "logs/shard/20261126-202611261200.starts",
+             "products/0000001-0123456789ab.npy")  # fmt: skip
     paths = [plan.results.root / name for name in names]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
-    assert set(paths) & set(others.find(plan)) == {*paths[-3:]}
+    assert set(paths) & set(others.find(plan)) == {*paths[-4:]}
     clean(plan.results, remove=True)
     assert {path.read_text() for path in paths} == {"mine"}
 
