@@ -35,20 +35,19 @@ class Quote:
 
 def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> Quote:
     """The quote of a run that computes some shards; ``reduce`` is that section of the config."""
-    problem, rows, stack = plan.problem, plan.shards, plan.synthetic_receipt
+    problem, rows, stack = plan.problem, plan.shards.values(), plan.synthetic_receipt
     lacking = set(store.Store(plan).missing_copies()) if plan.settings.materialize else set()
     copies = [shard for shard in shards if shard in lacking]
+    copied = sum(plan.shards[shard].bytes for shard in copies)
     factors, products = store.amounts(plan, shards)
-    copied = sum(rows[shard].bytes for shard in copies)
-    device = max(row.device_memory for row in rows.values())
-    names = problem.results(reduce["statistics"])
     results = sum(
         math.prod(statistic_shape(name, problem))
         * ITEM_BYTES[statistic_dtype(name, problem.product_dtype)]
-        for name in names
+        for name in problem.results(reduce["statistics"])
     )
     new = plan.facts.bytes.input if stack and not stack.exists() else 0
-    memory = human_bytes(max(row.memory for row in rows.values()))
+    memory = human_bytes(max(row.memory for row in rows))
+    device = max(row.device_memory for row in rows)
     return Quote(
         shards, copies, factors + products,
         {"to copy": copied, "for products": factors, "for the sum": plan.facts.bytes.products},

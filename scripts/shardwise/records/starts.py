@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 from shardwise import host
 from shardwise.errors import ShardwiseError
 from shardwise.files import small
-from shardwise.host import job_number
-
-_MOST_LETTERS = 300
 
 
 class Start(NamedTuple):
@@ -31,9 +28,10 @@ def note_start(path: Path, device: Mapping[str, Any] | None = None) -> int:
     ``device`` has the ``name`` of what computes, and its ``uuid`` if it is a GPU.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    own = [(device or {}).get(key) or "" for key in ("name", "uuid")]
-    cells = [f"{time.time():.3f}", host.node(), str(os.getpid()), job_number() or "", *own]
-    return small.append_line(path, "\t".join(cells), sync=False)
+    own = device or {}
+    cells = [f"{time.time():.3f}", host.node(), os.getpid(), host.job_number() or ""]
+    cells += [own.get("name") or "", own.get("uuid") or ""]
+    return small.append_line(path, "\t".join(map(str, cells)), sync=False)
 
 
 def count_starts(path: Path) -> int:
@@ -54,7 +52,7 @@ def last_start(path: Path) -> Start | None:
     """The latest attempt; None if there is none, or if the journal cannot be parsed."""
     with suppress(ShardwiseError, ValueError, IndexError):
         line = (small.read(path) or b"").decode().splitlines()[-1]
-        at, node, process, _, name, uuid = (cell[:_MOST_LETTERS] for cell in line.split("\t"))
+        at, node, process, _, name, uuid = line.split("\t")
         if 0 <= float(at) < 2**63:
             return Start(float(at), node, int(process), name, uuid or None)
     return None

@@ -11,14 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 STAGES = ("read", "compute", "write")
-_DIGITS = 6
 
 
 class Stopwatch:
-    """Seconds of one shard by what held it up.
-
-    It starts at Unix time ``unix``; setting the clock later does not change its figures.
-    """
+    """Seconds of one shard by what held it up, from Unix time ``unix`` on by a steady clock."""
 
     def __init__(self) -> None:
         self.unix, self._began = time.time(), time.perf_counter()
@@ -39,7 +35,6 @@ class Stopwatch:
 
     def held(self, finished: float) -> dict[str, float]:
         """Seconds of each stage and of waiting, from the start to a time that `end` returned."""
-        held = {stage: round(self._seconds[stage], _DIGITS) for stage in STAGES}
+        held = {stage: round(self._seconds[stage], 6) for stage in STAGES}
         # From the rounded figures, so that all add up.
-        waiting = round(max(0.0, finished - self.unix - sum(held.values())), _DIGITS)
-        return {"waiting": waiting, **held}
+        return {"waiting": round(max(0.0, finished - self.unix - sum(held.values())), 6), **held}
