@@ -4,6 +4,7 @@ The key changes with the identity of the input files, even if their bytes stay. 
 computed, its bytes are compared with those of earlier products: a read, but no multiplication.
 """
 
+import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -116,7 +117,8 @@ def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) ->
             identity = os.fstat(file.fileno())
     finally:
         temporary.unlink(missing_ok=True)  # a rename onto a link to the same file is a no-op
-    said = msgspec.structs.asdict(receipt) | {
+    said = json.loads(product.with_suffix(".json").read_bytes())
+    said |= {
         "key": shard.key,
         "file": msgspec.structs.replace(receipt.file, name=own.name),
         "adopted": product.stem,

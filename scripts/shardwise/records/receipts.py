@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import time
 from collections import Counter
@@ -23,7 +22,6 @@ from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, StackWriter, padded_header
 from shardwise.host import job_number, loaded
-from shardwise.plan.problem import Recipe
 
 SCHEMA = 2
 _MOST_BYTES = 32 << 20  # with the nodes of 256 labels of 100 letters each
@@ -40,8 +38,8 @@ Number = int | float | list[int | float]
 
 
 # Without the garbage collector, which would walk 100,000 of them again and again.
-class ReceiptPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A part of a receipt. Its fields are the JSON keys; a field with a default may be missing."""
+class ReceiptPart(msgspec.Struct, frozen=True, gc=False):
+    """A part of a receipt: the keys that are read here. Those with a default may be missing."""
 
 
 class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
@@ -63,21 +61,23 @@ class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
     labels: tuple[int | str, ...] | None = None
 
 
-class Receipt(ReceiptPart, frozen=True):
-    """What each receipt says: which code made a file, where, and when (Unix seconds)."""
+class AnyReceipt(ReceiptPart, frozen=True):
+    """What each receipt says; the digest at its end stands for all other keys as well."""
 
     schema: int
-    stage: str
+
+
+class Receipt(AnyReceipt, frozen=True):
+    """A receipt that says which code made a file, where, and when: see `describe_origin`."""
+
     algorithm: int
     versions: dict[str, str]
     commit: str | None
-    host: str
     node: Line
     job: str | None
     process: Whole
     started: Amount
     finished: Amount
-    digest: str
 
 
 class UsedDevice(ReceiptPart, frozen=True):
@@ -85,9 +85,6 @@ class UsedDevice(ReceiptPart, frozen=True):
 
     name: Line
     uuid: Line | None = None
-    memory: Whole | None = None
-    source: str | None = None
-    granted: str | None = None
 
 
 class Witness(ReceiptPart, frozen=True):
@@ -100,14 +97,19 @@ class Witness(ReceiptPart, frozen=True):
     seed: int
 
 
-class CopyReceipt(Receipt, frozen=True):
+class StackReceipt(Receipt, frozen=True):
+    """The receipt of the synthetic stack."""
+
+    file: ArrayFile
+
+
+class CopyReceipt(StackReceipt, frozen=True):
     """The receipt of a copy of a shard's matrices."""
 
     shard: str
     start: Whole
     stop: Whole
     key: str
-    file: ArrayFile
 
 
 class ProductReceipt(CopyReceipt, frozen=True):
@@ -126,8 +128,6 @@ class ProductReceipt(CopyReceipt, frozen=True):
     witness: Witness | None = None
     no_witness: str | None = None
     compute: str | None = None
-    bytes_by: Line | None = None
-    """How bytes went between files and the device."""
     recipe: str | None = None
     """`Plan.recipe`; a later plan with this recipe may adopt the product of the same factors."""
     per_matrix: str | None = None
@@ -136,64 +136,38 @@ class ProductReceipt(CopyReceipt, frozen=True):
     """The product's name under the earlier plan that computed it; None if this plan did."""
 
 
-class StackReceipt(Receipt, frozen=True):
-    """The receipt of the synthetic stack."""
-
-    synthetic: Recipe
-    file: ArrayFile
-
-
 class SumReceipt(Receipt, frozen=True):
     """The receipt of the sum and of the other statistics, ``summary.json``."""
 
-    matrices: Whole
-    shards: Whole
-    product: str
-    keep: Literal["products", "sum"]
     proven: bool
     plan: str
     made_by: dict[str, Any]
     """Who made the products that were summed, see `count_makers`."""
     ranks: Whole
-    nodes: dict[str, Whole]
     files: dict[str, ArrayFile]
     end_to_end: dict[str, Any] | None = None
     """How the sum was compared with all receipts: their number, and `witness.compare_sum`."""
     no_end_to_end: str | None = None
-    config: str | None = None
-    notes: list[str] = []
-    """What the plan says of the input, such as chunks that were never written."""
-    rows: Whole | None = None
-    """Under ``covariance: true``, the number of observations: the rows of all matrices."""
 
 
-class TotalReceipt(ReceiptPart, frozen=True):
+class TotalReceipt(AnyReceipt, frozen=True):
     """The ``summary.json`` of a total of ``shardwise merge``: it names no time and no host."""
 
-    schema: int
-    stage: Literal["merge"]
-    product: str
-    precision: str
-    backend: str
-    matrices: Whole
     proven: bool
     sources: list[dict[str, Any]]
-    """What was merged, in order, see `Source.describe`."""
     files: dict[str, ArrayFile]
-    digest: str
     labels: list[tuple[int | str, Whole]] = []
     """Each label, in the order of the sums, and how many matrices have it."""
-    rows: Whole | None = None
 
 
 # Made during the import, which runs in one thread. msgspec (0.22) caches its facts about a class
 # before they are complete: a second thread that decodes the class at that moment crashes.
-_DECODERS: dict[type[ReceiptPart], msgspec.json.Decoder[Any]] = {
+_DECODERS: dict[type[AnyReceipt], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (ProductReceipt, CopyReceipt, StackReceipt, SumReceipt, TotalReceipt)
 }
 
-_R = TypeVar("_R", bound=ReceiptPart)
+_R = TypeVar("_R", bound=AnyReceipt)
 
 
 class NoReceipt(IntegrityError):  # noqa: N818 - named after what was found
@@ -256,17 +230,16 @@ def read(path: Path, kind: type[_R]) -> _R:
         raise NoReceipt(f"{path}: the receipt is missing")
     if not small.has_own_digest(raw):
         raise IntegrityError(f"{path} has changed since it was written: its digest does not match")
-    schema = re.match(rb'{\n "schema": ([^\n]{1,80}),\n', raw)
-    if schema is None or schema[1] != b"%d" % SCHEMA:
-        found = schema[1].decode(errors="replace") if schema else None
-        raise UnknownSchema(
-            f"{path} is a receipt of schema {found}, and only schema {SCHEMA} can be read here; "
-            "use the version of Shardwise that wrote it"
-        )
     try:
-        return cast(_R, _DECODERS[kind].decode(raw))
+        found = cast(_R, _DECODERS[kind].decode(raw))
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from error
+    if found.schema != SCHEMA:
+        raise UnknownSchema(
+            f"{path} is a receipt of schema {found.schema}, and only schema {SCHEMA} can be read "
+            "here; use the version of Shardwise that wrote it"
+        )
+    return found
 
 
 def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:
