@@ -84,7 +84,6 @@ def multiply(options: Namespace) -> None:
     plan = plans.load(options.plan)
     shard = plan.shard(options.shard)
     plans.expect(plan, shard.key, options.key)
-    failures.refuse_again(plan.results, shard.name)
     Store(plan).withdraw()
     compute = partial(_compute, shard, options)
     if plan.function:
