@@ -1,5 +1,6 @@
 """One judge: no reader accepts a changed receipt, and on any other all readers agree."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -123,3 +124,11 @@ def test_a_changed_header_is_refused_wherever_a_file_is_judged(made):
             path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
             assert not receipts.passes(look), (path, at)
         place(path, raw)
+
+
+def test_a_receipt_may_name_the_nodes_of_many_long_labels(tmp_path):
+    """JSON spells a letter that is not ASCII with six bytes."""
+    made = factories.computed(factories.plan(tmp_path, factories.stack((2, 2, 2)), shards=1))
+    path, labels = factories.file(made, "receipt"), ("語" * 100,) * 3000
+    factories.rewritten(path, file=json.loads(path.read_bytes())["file"] | {"labels": labels})
+    assert factories.receipt(made).file.labels == labels

@@ -7,7 +7,6 @@ import pytest
 from shardwise.errors import IntegrityError
 from shardwise.multiply import job
 from shardwise.plan import memory
-from shardwise.records import nonfinite
 
 from tests import factories
 from tests.factories import copied, refused, save, stack
@@ -37,11 +36,9 @@ def test_a_stack(tmp_path, monkeypatch, part, keep, materialize, order):
     assert told == f"input: matrix 4 holds NaN or Inf: {place}; correct it, or set nonfinite: allow"
 
 
-@pytest.mark.parametrize("part", [memory.STEP_BYTES, 339])
 @pytest.mark.parametrize("shared", [True, False])
-def test_b(tmp_path, monkeypatch, part, shared):
+def test_b(tmp_path, shared):
     """The message has the place in B, whether one B serves all or each A has its own."""
-    monkeypatch.setattr(memory, "STEP_BYTES", part)
     right = with_wild((9, 9, 11), at=(4, 2, 1))
     right, of = (right[4], "") if shared else (right, "matrix 4 of ")
     made = factories.plan(tmp_path, stack((9, 17, 9)), right, product="A @ B", shards=3)
@@ -63,10 +60,8 @@ def test_a_function_of_ones_own(tmp_path):
     assert f"returned NaN or Inf for matrix 4, which is finite (matrix 4 of {tmp_path}/b/in" in told
 
 
-@pytest.mark.parametrize("part", [memory.STEP_BYTES, 339])
-def test_a_product_that_overflows(tmp_path, monkeypatch, part):
+def test_a_product_that_overflows(tmp_path):
     """The message says that the product overflows, and names the file of its matrix."""
-    monkeypatch.setattr(memory, "STEP_BYTES", part)
     for i in range(9):
         save(tmp_path / "in" / f"m{i}.npy", stack((11, 11)) * np.float32(1e30 if i == 4 else 1))
     over = {"input": str(tmp_path / "in"), "shards": 3}
@@ -87,11 +82,3 @@ def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):
     told = str(caught.value)
     assert f"{path} is damaged: matrix 5 holds NaN or Inf there, but none in the input" in told
     assert "rm " in told
-
-
-def test_a_nan_that_is_not_in_the_file_is_no_fault_of_the_users(tmp_path, monkeypatch):
-    """The input was read in place, so the memory of the host or the device is suspect."""
-    monkeypatch.setattr(nonfinite, "find", lambda *words: None)
-    made = factories.plan(tmp_path, with_wild((9, 3, 3)), shards=3, materialize=False)
-    told = refused(made, "00001", IntegrityError)
-    assert "matrix 4 holds NaN or Inf, but its file does not; nothing was written" in told
