@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 from shardwise.errors import IntegrityError
@@ -20,19 +20,12 @@ THREADS = 8
 _MOST_NAMED = 20
 _MOST_AT_ONCE = 1000  # handing one shard to a thread takes as long as reading its receipt
 
-Judged = tuple[list[ProductReceipt], dict[str, str]]
-"""The receipts that the judge accepts, and, by shard, why it refuses the others."""
-
 
 def write(plan: Plan) -> None:
     """Check every receipt against the plan and commit ``ledger.tsv``.
 
     Call it when no shard is being written: it also removes what killed writers left behind.
-
-    Raises
-    ------
-    IntegrityError
-        Names up to 20 shards that are missing, damaged or foreign, and how to repair them all.
+    IntegrityError names up to 20 shards that cannot be summed, and how to repair them all.
     """
     table = format_table(checked_receipts(plan))
     # All shards are whole now. Should a writer still be alive, on any node, its commit fails.
@@ -69,9 +62,9 @@ def format_table(receipts: Iterable[ProductReceipt]) -> bytes:
     return text.getvalue().encode()
 
 
-def judge_shards(plan: Plan, shards: Iterable[str]) -> Judged:
-    """Ask the judge about some shards: the accepted receipts, and why others are refused."""
-    ids, refused = list(shards), dict[str, str]()
+def checked_receipts(plan: Plan) -> list[ProductReceipt]:
+    """The receipts of all the plan's shards, in order, if the judge accepts them."""
+    ids, refused = list(plan.shards), dict[str, str]()
 
     def look(at: int) -> list[ProductReceipt]:
         taken = []
@@ -84,15 +77,6 @@ def judge_shards(plan: Plan, shards: Iterable[str]) -> Judged:
 
     with ThreadPoolExecutor(THREADS, "judge") as pool:
         taken = list(chain(*pool.map(look, range(0, len(ids), _MOST_AT_ONCE))))
-    return taken, dict(sorted(refused.items()))
-
-
-def checked_receipts(plan: Plan, judged: Iterable[Judged] | None = None) -> list[ProductReceipt]:
-    """The receipts of all the plan's shards, in order; without ``judged``, they are judged here."""
-    taken, refused = list[ProductReceipt](), dict[str, str]()
-    for receipts, problems in judged or [judge_shards(plan, plan.shards)]:
-        taken += receipts
-        refused |= problems
     by = {receipt.backend: receipt.shard for receipt in reversed(taken)}
     if len(by) > 1:
         named = ", ".join(f"{shard} is of {backend}" for backend, shard in by.items())
@@ -102,9 +86,9 @@ def checked_receipts(plan: Plan, judged: Iterable[Judged] | None = None) -> list
         )
     if refused:
         what = f"{len(refused)} of {len(plan.shards)} shards cannot be summed; compute them again"
-        lines = [f"{shard}: {reason}" for shard, reason in islice(refused.items(), _MOST_NAMED)]
+        lines = [f"{shard}: {reason}" for shard, reason in sorted(refused.items())]
         cure = f"{what}: {build_repair(plan, refused)}, then start the run again"
-        raise IntegrityError("\n  ".join([cure, *lines]))
+        raise IntegrityError("\n  ".join([cure, *lines[:_MOST_NAMED]]))
     return taken
 
 

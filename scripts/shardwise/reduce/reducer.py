@@ -17,7 +17,6 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from shardwise import host
@@ -35,7 +34,7 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES
 from shardwise.records import failures, ledger, receipts, store, witness
 from shardwise.records.locks import take_lock
-from shardwise.records.receipts import ProductReceipt, SumReceipt
+from shardwise.records.receipts import SumReceipt
 from shardwise.reduce.layout import Layout, Span, spread
 from shardwise.reduce.results import ResultFiles
 from shardwise.reduce.scan import Scan
@@ -91,7 +90,8 @@ class Reducer:
         rows = [len(run if self._kept else plan.per_matrix.keys(run)) for run in runs]
         numbers, item = math.prod(plan.problem.product_shape), ITEM_BYTES[plan.element_type]
         self._layout = Layout(rows, numbers, item, *pieces.checksum_pieces(numbers * item, item))
-        self._receipts = self._judged()  # of all shards on rank 0, empty on the others
+        # Of all shards on rank 0, none on the others.
+        self._receipts = on_root(comm, lambda: ledger.checked_receipts(plan)) or []
         self.files = ResultFiles(plan.results, plan.problem, item, plan.problem.results(names))
         self._elements = math.prod(plan.problem.sum_shape)
         self._scan = Scan(self._layout, self._path, plan.element_type)
@@ -107,15 +107,6 @@ class Reducer:
 
     def _path(self, shard: int) -> Path:
         return self._plan.results.product(self._shards[shard].name)
-
-    def _judged(self) -> list[ProductReceipt]:
-        """The receipts of all shards on rank 0, none elsewhere; each rank judges a part of them."""
-        comm, plan = self._comm, self._plan
-        own = list(plan.shards)[slice(*spread(len(plan.shards), comm.rank, comm.size))]
-        judged = agree(comm, lambda: ledger.judge_shards(plan, own))
-        told = comm.gather(msgspec.msgpack.encode(judged))  # pickle would take long
-        decode = msgspec.msgpack.Decoder(ledger.Judged).decode
-        return on_root(comm, lambda: ledger.checked_receipts(plan, map(decode, told))) or []
 
     # Reading.
 
