@@ -35,7 +35,6 @@ def test_other_spellings(tmp_path, version, descr, shape):
 
 
 BAD = {
-    "a Mac's own": (b"\0\5\x16\7\0\2\0\0Mac OS X", "a Mac's extra data about a file"),
     "Python 2 in version 3": (raw_file(fields(shape="(2L,)"), b"12345678", 3), "is damaged"),
     "no UTF-8": (b"\x93NUMPY\3\0\1\0\0\0\xff", "header is damaged"),
     "huge length": (raw_file(fields(), version=2, length=2**32 - 1), "header is damaged"),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from shardwise.errors import InputError
 
 ZARR = (".zarr",)
-ZARR_METADATA = (".zarray", "zarr.json")  # of version 2 and 3: this file stands for the array
+ZARR_METADATA = ("zarr.json", ".zarray")  # of version 3 and 2: this file stands for the array
 
 
 class Format(NamedTuple):
