@@ -5,7 +5,6 @@ import operator
 import os
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +89,6 @@ def refused(made: Plan, shard: str = "00000", kind: type[Exception] = InputError
     told = refusal(job.run_shard, copied(made), shard, kind=kind)
     assert not [*made.results.products.glob("*"), *leftovers(made.results.root)]
     return told
-
-
-def own_frames(caught: pytest.ExceptionInfo[Exception]) -> int:
-    """How many of our frames the traceback of an error shows, those of its causes included."""
-    shown = traceback.TracebackException.from_exception(caught.value)
-    return "".join(shown.format()).count(str(SCRIPTS))
 
 
 def settings(**over: Any) -> Settings:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 # Before `def plan`: only the first import of the room `plan` binds that name here.
 from shardwise import plan as _room  # noqa: F401
-from shardwise.errors import hide_frames
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +24,6 @@ __version__ = "0.1.0"
 ALGORITHM = {"synthesize": 2, "shard": 4, "multiply": 8, "reduce": 8}
 
 
-@hide_frames
 def open(folder: str | Path) -> "FinishedRun":
     """Open a results folder for reading: its sum, statistics, products and ledger.
 
@@ -39,7 +37,6 @@ def open(folder: str | Path) -> "FinishedRun":
     return FinishedRun(folder)
 
 
-@hide_frames
 def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> "FinishedRun":
     """Run the workflow in this folder, as the command ``shardwise run`` does, and open its results.
 
@@ -66,7 +63,6 @@ def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> 
     return from_python.run(config, profile, keys)
 
 
-@hide_frames
 def plan(config: "Config" = None, **keys: Any) -> "pd.DataFrame":
     """The plan that :func:`run` would follow, a row per shard, sizes in bytes; nothing is started.
 

@@ -4,18 +4,15 @@ import errno
 import logging
 import os
 import reprlib
-import resource
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 log = logging.getLogger("shardwise")
-_P, _T = ParamSpec("_P"), TypeVar("_T")
 
 FAULT = 1  # the exit code of an error that no stage raises on purpose: a fault of shardwise
 # Environment variables that may lead to other packages or libraries than those installed.
@@ -85,19 +82,6 @@ def of_code(code: int, text: str) -> ShardwiseError:
     return error
 
 
-def hide_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Make a function raise our errors without its inner frames, so a notebook shows the call."""
-
-    @wraps(function)
-    def call(*words: _P.args, **named: _P.kwargs) -> _T:
-        try:
-            return function(*words, **named)
-        except ShardwiseError as error:
-            raise error.with_traceback(None) from None
-
-    return call
-
-
 def short(value: Any) -> str:
     """A value for a message: 120 characters at most, whatever a hostile file holds."""
     brief = reprlib.Repr()
@@ -161,10 +145,6 @@ def of_system(error: OSError) -> ShardwiseError:
             "was committed"
         )
     room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
-    if room and error.filename and _out_of_inodes(error.filename):
-        room = "the disk has room, but no inode for another file: remove files; "
-    if error.errno == errno.EROFS:
-        room = "that disk is read-only on this machine: correct that, or use another folder; "
     return TryAgain(f"{error}; {room}nothing was committed, try again")
 
 
@@ -177,15 +157,6 @@ def of_import(error: ImportError) -> InputError:
     named = [f"{name}={os.environ[name]}" for name in FINDERS if os.environ.get(name)]
     cure = f"unset what may lead to another: {', '.join(named)}" if named else "install it again"
     return InputError(f"a package does not load: {' '.join(str(first).split())}; {cure}")
-
-
-def _out_of_inodes(path: str | bytes) -> bool:
-    """Whether a disk has room but no free inode; False if it counts none, as btrfs."""
-    try:
-        disk = os.statvfs(next(p for p in Path(os.fsdecode(path)).parents if p.exists()))
-    except OSError:
-        return False
-    return disk.f_files > 0 == disk.f_favail and disk.f_bavail > 0
 
 
 @contextmanager
@@ -217,12 +188,9 @@ def verdict(error: BaseException) -> tuple[int, str]:
         return error.exit_code, str(error)
     # A refused fork is a BlockingIOError; Python has no class of its own for a refused thread.
     if isinstance(error, BlockingIOError) or str(error) == "can't start new thread":
-        most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-        most = "any number" if most == resource.RLIM_INFINITY else most
         return 75, (
-            f"no more threads or processes can be started here: this user may have {most} "
-            "(ulimit -u), and a container or job at most its pids.max; raise the limit, end "
-            "other processes, or try again; if memory is short, ask for more (mem_mb)"
+            "no more threads or processes can be started here (ulimit -u, or pids.max of a "
+            "container); raise the limit, end other processes, or try again"
         )
     by_signal = "ended by SIGTERM or a closed terminal: cancelled, preempted, or out of time"
     for kind, code, words in (

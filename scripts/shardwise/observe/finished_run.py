@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shardwise.errors import InputError, IntegrityError, hide_frames
+from shardwise.errors import InputError, IntegrityError
 from shardwise.files import small
 from shardwise.files.paths import SUMS, Results
 from shardwise.observe import audit
@@ -38,7 +38,6 @@ class FinishedRun:
         return f"<{what} in {self._results.root}: {state}>"
 
     @property
-    @hide_frames
     def statistics(self) -> dict[str, np.ndarray]:
         """The results over all products by name, each ``(m, p)`` or ``(p,)``; or the `sums`."""
         return {
@@ -47,13 +46,11 @@ class FinishedRun:
         }
 
     @property
-    @hide_frames
     def sum(self) -> np.ndarray:
         """The sum of all products, ``(m, p)``: float64, complex128 or int64."""
         return self._total("sum")
 
     @property
-    @hide_frames
     def sums(self) -> np.ndarray:
         """The sum of the products of each label, ``(labels, m, p)``, if there are labels."""
         return self._total(SUMS)
@@ -68,7 +65,6 @@ class FinishedRun:
         facts = self._plan.facts
         return dict(zip(facts.labels, facts.label_counts, strict=True))
 
-    @hide_frames
     def product(self, matrix: int) -> np.ndarray:
         """The product of one matrix, ``(m, p)``; matrices count from 0 in the order of the input.
 
@@ -96,7 +92,6 @@ class FinishedRun:
         return _map(self._results.product(row.name))[matrix - row.start, :rows]
 
     @property
-    @hide_frames
     def ledger(self) -> pd.DataFrame:
         """A row per shard: its matrices, its file, and where, when and by what it was computed."""
         if not Store(self._plan).is_listed():
@@ -105,9 +100,8 @@ class FinishedRun:
         # A host may be called 0123, as a container, or NA.
         return pd.read_csv(self._results.ledger, sep="\t", dtype=texts, keep_default_na=False)
 
-    @hide_frames
     def verify(self) -> audit.Audit:
-        """Read every byte and compare it with the receipts, as ``make verify`` does.
+        """Read every byte and compare it with the receipts, as ``shardwise verify`` does.
 
         Returns
         -------

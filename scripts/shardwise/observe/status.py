@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shardwise import host
 from shardwise.errors import one_line, some
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger
 from shardwise.records.failures import Failure
 from shardwise.records.receipts import SumReceipt
-from shardwise.units import any_clock, count, decimal, seconds
+from shardwise.units import clock, count, decimal, seconds
 
 DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
 """States of a shard, in this order: product and receipt exist; a task has begun it and not failed
@@ -36,7 +35,7 @@ SCHEMA = 7
 _LATELY = 600.0  # seconds that the rate looks back
 
 _MOST_NAMED = 5
-_VERIFY = host.command("verify")
+_VERIFY = "shardwise verify"
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ class Status:
             return "what is left has to be run again" if bad else "the sum is next"
         if self.left is None:
             return "time left unknown"
-        return f"about {seconds(self.left)} left, done about {any_clock(self.at + self.left)[:16]}"
+        return f"about {seconds(self.left)} left, done about {clock(self.at + self.left)[:16]}"
 
     @cached_property
     def done_bytes(self) -> int:

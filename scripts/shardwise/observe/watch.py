@@ -18,7 +18,7 @@ from rich.text import Text
 from shardwise.errors import one_line
 from shardwise.observe.observer import Observer, read_command
 from shardwise.observe.status import Status
-from shardwise.units import any_clock, human_bytes, seconds
+from shardwise.units import clock, human_bytes, seconds
 
 _PATIENCE_SECONDS = 30.0  # for a run that is about to begin
 _LONGEST_SECONDS = 86400.0  # some systems cannot sleep for longer
@@ -30,7 +30,7 @@ _BAR, _MOST_ROWS, _OUTPUT_WIDTH = 60, 12, 200
 def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
     """The whole picture; each list has ``most`` entries at most."""
     parts: list[RenderableType] = [
-        _text(f"shardwise {seen.results.root}  {any_clock(seen.at)[11:]}", "bold"),
+        _text(f"shardwise {seen.results.root}  {clock(seen.at)[11:]}", "bold"),
         Text(one_line(seen.headline), _STYLES.get(seen.verdict.kind, "")),
     ]
     if seen.shards:
@@ -109,7 +109,7 @@ def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool
                 leave = Text("Ctrl-C ends the watch, not the run", "dim")
                 live.update(Group(leave, draw(seen, max(3, console.height // 3 - 5))), refresh=True)
             else:
-                new, at = news(seen), any_clock(seen.at)[11:]
+                new, at = news(seen), clock(seen.at)[11:]
                 _write(f"{at} {line}" for key, line in new.items() if key not in told)
                 told = set(new)
             known = seen.ended or lived or began > patience

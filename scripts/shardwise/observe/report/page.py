@@ -8,13 +8,13 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from shardwise import __version__, host
+from shardwise import __version__
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
 from shardwise.observe.observer import read_command
 from shardwise.observe.report import picture
 from shardwise.observe.status import Status
-from shardwise.units import DASH, any_clock, decimal, human_bytes, plain, seconds, share
+from shardwise.units import DASH, clock, decimal, human_bytes, plain, seconds, share
 
 _HERE = Path(__file__).parent
 _PHASES = {"read": "reading the input", "compute": "computing", "write": "writing the result"}
@@ -45,7 +45,7 @@ def render(seen: Status) -> str:
         seen=seen, total=total, why=why, picture=picture,
         first_line=[marked(part) for part in seen.verdict.words.partition(". ")],
         title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
-        at=any_clock(seen.at), version=__version__, verify=host.command("verify"),
+        at=clock(seen.at), version=__version__, verify="shardwise verify",
         command=read_command(seen.results), files=results, load=load, facts=_facts(seen),
         took=seconds(seen.took), phases=_PHASES, bars=_bars(seen),
         failed=_failed(seen), remarks=[*map(marked, seen.problems)],
