@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardwise import __version__
-from shardwise.errors import InputError
 
 # Environment variables: the commit that the main process has found; the `shardwise` command that
 # started this Snakemake, for its last words; that this run was submitted.
@@ -26,29 +25,15 @@ _INSTALLED = Path(__file__).with_name("project")
 # The folder of the Snakefile: the clone, or what a wheel carries of it (setup.py).
 PROJECT = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2]
 SCRIPTS = PROJECT / "scripts"  # where the entry scripts lie
-_CLONED = PROJECT != _INSTALLED
 
 _PACKAGES = ("numpy", "numba", "cupy", "kvikio", "mpi4py")
-_SHARED_MIB = 6  # of a rank of MPICH 5: measured 5.2, with ranks that exchange 8 MiB
-_OTHER_CLONE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 _CODE = ("Snakefile", "workflow", "scripts")
 _SECONDS = 10
 
 
-def command(name: str) -> str:
-    """What a user types for a command: `make NAME` next to our Makefile, else `shardwise NAME`."""
-    here, ours = Path("Makefile"), PROJECT / "Makefile"
-    make = here.exists() and ours.exists() and here.samefile(ours)
-    return f"make {name}" if make else f"shardwise {name}"
-
-
-def install(cuda: int | None = None, anew: bool = False) -> str:
-    """The command that installs what is missing, or all ``anew``; cupy for this version of CUDA."""
-    if _CLONED:
-        first = "make clean, then " if anew else ""
-        return f"{first}make install" + (f" CUDA={cuda}" if cuda else "")
-    package = f'"path/to/shardwise[cuda{cuda}]"' if cuda else "path/to/shardwise"
-    return f"pip install {'--force-reinstall ' if anew else ''}{package}"
+def install(cuda: int | None = None) -> str:
+    """The command that installs what is missing; cupy for this version of CUDA."""
+    return f'pip install "path/to/shardwise{f"[cuda{cuda}]" if cuda else ""}"'
 
 
 def begin_in_utf8() -> None:
@@ -59,24 +44,6 @@ def begin_in_utf8() -> None:
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"  # for its child processes, too
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def refuse_small_shared_memory(ranks: int, named: str, folder: str = "/dev/shm") -> None:
-    """Refuse more MPI ranks than the shared memory of this machine holds: they would die of SIGBUS.
-
-    ``named`` is the setting that asks for them.
-    """
-    try:
-        disk = os.statvfs(folder)
-    except OSError:
-        return
-    free = disk.f_bavail * disk.f_frsize >> 20
-    if ranks > max(1, free // _SHARED_MIB):
-        raise InputError(
-            f"{named}: {ranks} ranks need {ranks * _SHARED_MIB} MiB of shared memory, but {folder} "
-            f"has {free} MiB free; ask for {max(1, free // _SHARED_MIB)} or fewer, or enlarge it: "
-            "docker run --shm-size=1g"
-        )
 
 
 def announce(root: Path = PROJECT) -> None:
@@ -96,15 +63,11 @@ def commit(root: Path) -> str | None:
     """
     if not (root / ".git").exists():  # a clone of another project may enclose it
         return None
-    # It runs no hook of the clone, and writes nothing there.
-    line = ["git", "-C", str(root), "-c", "core.fsmonitor=false", "status", "--porcelain=v2"]
-    line += ["--branch", "--untracked-files=no", "--", *_CODE]
-    # A git hook sets variables that name another clone; a branch may have any bytes as its name.
-    environ = {name: value for name, value in os.environ.items() if name not in _OTHER_CLONE}
+    line = ["git", "-C", str(root), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         done = subprocess.run(
-            line, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", check=True,
-            timeout=_SECONDS, env=environ | {"GIT_OPTIONAL_LOCKS": "0"},
+            [*line, "--", *_CODE], stdin=subprocess.DEVNULL, capture_output=True, errors="replace",
+            check=True, timeout=_SECONDS, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):  # no git, or not ours to read
         return None

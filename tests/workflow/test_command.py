@@ -128,8 +128,3 @@ def test_no_message_names_a_clone(bin_folder: Path, tmp_path: Path) -> None:
     """Doctor and verify name commands that need no Makefile."""
     doctor = call(bin_folder, tmp_path, "doctor", "--time-limit", "60").stdout
     assert "make " not in doctor
-    program = "from shardwise import host; print(host.install(12), host.command('verify'))"
-    line = [bin_folder / "python", "-c", program]
-    env = wheel.environment(bin_folder)
-    said = subprocess.run(line, capture_output=True, text=True, check=True, env=env).stdout
-    assert said == 'pip install "path/to/shardwise[cuda12]" shardwise verify\n'
