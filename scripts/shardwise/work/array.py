@@ -1,8 +1,8 @@
 """An array job of the scheduler, whose tasks are workers: submitted and waited for, round by round.
 
 The scheduler's client waits for the last task of a round, unless all shards are whole or all tasks
-stuck. Progress is read from the results folder; the scheduler is asked only for stuck tasks. The
-next round, for the shards still missing, asks for more memory and time if the profile says so.
+are on hosts that do not respond. Progress is read from the results folder. The next round, for the
+shards still missing, asks for more memory and time if the profile says so.
 """
 
 import json
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from shardwise.errors import InputError, TryAgain
+from shardwise.errors import InputError
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain
-from shardwise.records import failures, locks
+from shardwise.records import failures
 from shardwise.records.store import Store
 from shardwise.work import claims, rounds, schedulers
 from shardwise.work.grid_engine import GridEngine
@@ -39,7 +39,6 @@ MOST_TASKS = 1000
 _LOOK_SECONDS = 0.5
 _ASK_SECONDS = 15.0
 _LOOKS = 20.0  # pause after a look at the results, in multiples of the time it took
-_LEAVE_SECONDS = 60.0  # for cancelled tasks to end
 _GRACE_SECONDS = 5.0  # for the scheduler's client to end
 _FULL_SECONDS = 30.0
 
@@ -48,27 +47,23 @@ _FULL_SECONDS = 30.0
 class Request:
     """What the profile has tasks ask for, at the first and each further try."""
 
-    scheduler: str  # ``slurm`` or ``uge``; empty if this machine has neither
+    scheduler: str  # ``slurm`` or ``uge``
     words: list[list[str]]  # for sbatch or qsub
     memory: list[int | None]  # MiB of host memory
     setup: str  # the site's set-up line, which each task runs first; empty if there is none
 
 
 def load(path: Path) -> Request:
-    """Read a request; InputError if there is none, or this machine has no scheduler."""
+    """Read a request; InputError if there is none, or none for a known scheduler."""
     try:
         request = Request(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError) as error:
+        SITES[request.scheduler]
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(
-            f"{path} cannot be read ({error}). It says what a task asks the scheduler for, and "
-            "snakemake writes it when it runs under dispatch: array. By hand, use --dispatch pool "
-            "or mpi, in a job of your own"
+            f"{path} cannot be read ({error!r}). It says what a task asks Slurm or Grid Engine "
+            "for, and snakemake writes it under dispatch: array, on a machine with their commands. "
+            "By hand, use --dispatch pool or mpi, in a job of your own"
         ) from None
-    if not request.scheduler:
-        raise InputError(
-            "no scheduler here (neither sbatch nor qsub is on PATH); dispatch: pool computes on "
-            "the GPUs of this machine"
-        )
     return request
 
 
@@ -92,14 +87,11 @@ class Array:
 
     def __init__(self, plan: Plan, request: Request, limit: int | None) -> None:
         self.scheduler, self.retries = SITES[request.scheduler], len(request.words) - 1
-        self._plan, self._request, self._limit = plan, request, limit
-        self._followed, self._attempt = locks.is_job_locked(plan.results.running), 0
+        self._plan, self._request, self._limit, self._attempt = plan, request, limit, 0
 
     def run(self, name: str) -> None:
         """Submit the array for a round, and wait for its end."""
         results = self._plan.results
-        if self._followed and not locks.is_job_locked(results.running):
-            raise TryAgain("snakemake has ended, so no more tasks are submitted")
         tasks = claims.load(self._plan, name).workers
         job = "sw-" + name.replace("/", "-")
         folder = results.array_folder(failures.this_run())
@@ -107,59 +99,52 @@ class Array:
         script = folder / f"{job}.sh"
         script.write_text(self.script(name, folder.absolute() / job))
         schedulers.remember(results, self._request.scheduler, job)
-        asked, well = self._request.words[self._attempt], None
-        while well is None:
+        asked, code = self._request.words[self._attempt], None
+        while code is None:
             try:
                 words = self.scheduler.array(job, tasks, self._limit, asked, str(script))
-                well = self._wait(job, words)
+                code = self._wait(job, words)
             except QueueFull as error:
                 log.warning("%s accepts no more tasks now (%s)", self.scheduler.title, error)
                 if tasks == 1:
                     time.sleep(_FULL_SECONDS)
                 tasks = max(1, tasks // 2)
-        self._attempt = min(self.retries, self._attempt + (not well))
+        self._attempt = min(self.retries, self._attempt + (code != 0))
 
     def script(self, round_name: str, log_name: Path) -> str:
         """The batch script that each task runs."""
         command = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={self._plan.results.plan}"]
         command += [f"--round={round_name}"]
-        memory = self._request.memory[self._attempt]
-        command += [f"--mem-mb={memory}"] if memory else []
-        text = shlex.join(command)
+        if memory := self._request.memory[self._attempt]:
+            command += [f"--mem-mb={memory}"]
         if seconds := self.scheduler.run_time(self._request.words[self._attempt]):
-            # SECONDS is the time since this shell started: the set-up line may take long.
-            text += f' --run-time="$((SECONDS < {seconds:.0f} ? {seconds:.0f} - SECONDS : 1))"'
-        setup = _SETUP.format(line=self._request.setup) if self._request.setup else ""
-        return _TASK.format(log=shlex.quote(str(log_name)), setup=setup, command=text)
+            command += [f"--run-time={seconds}"]
+        return _TASK.format(
+            log=shlex.quote(str(log_name)), setup=self._request.setup or "true",
+            command=shlex.join(command),
+        )  # fmt: skip
 
-    def _wait(self, job: str, words: list[str]) -> bool:
-        """Wait for the client or for all useful work to end; whether the client reports success."""
+    def _wait(self, job: str, words: list[str]) -> int:
+        """Submit an array, and wait until it has ended or is no longer needed; its exit code."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
             log.info("%s", shlex.join(words))
             client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=said)
             try:
-                over = self._is_over_before(client, job)
-                if over or (client.returncode and _read(out)):  # perhaps it has lost its tasks
-                    self._see_off(job)
-                if over:
-                    return False
-            except BaseException:
-                log.warning("cancelling all tasks of this run")
-                schedulers.cancel_detached(self.scheduler.cancel(job))
-                raise
+                self._follow(client, job)
             finally:
+                # It may have been cut off, or have lost tasks: they must not meet the next round.
+                if client.poll() != 0:
+                    schedulers.cancel_detached(self.scheduler.cancel(job))
                 contain.end([client], _GRACE_SECONDS)
-            number, text = _read(out).split(), _read(said).split()
-            code = client.returncode
-            if not number and not text:
-                raise TryAgain(f"{words[0]} ended with {code}, and said nothing")
-            if not number:  # it was not submitted
-                raise self.scheduler.refusal(" ".join(text), code)
-            log.info("array %s has ended; its worst task ended with %d", number[0], code)
-            return code == 0
+            code = client.wait()
+            if not _read(out):  # it has printed no number: it was not submitted
+                text = _read(said) or f"{words[0]} ended with {code}"
+                raise self.scheduler.refusal(" ".join(text.split()), code)
+            log.info("array %s has ended; its worst task ended with %d", job, code)
+            return code
 
-    def _is_over_before(self, client: subprocess.Popen[bytes], job: str) -> bool:
-        """Wait for the client; True if all shards are whole before it ends, or all tasks are stuck.
+    def _follow(self, client: subprocess.Popen[bytes], job: str) -> None:
+        """Wait for the client, until all shards are whole or all tasks are stuck.
 
         The client itself would go on waiting for tasks that never start, or do not answer.
         """
@@ -169,48 +154,27 @@ class Array:
                 client.wait(pause)  # a look at many shards takes long, and so does the pause
             began = time.monotonic()
             if not store.missing():
-                return client.poll() is None
+                return
             pause = max(_LOOK_SECONDS, _LOOKS * (time.monotonic() - began))
             if began - asked > _ASK_SECONDS:
                 asked, why = began, self.scheduler.stuck(job)
                 stuck = stuck or began if why else 0.0
                 if why and began - stuck >= schedulers.UNHEARD_SECONDS:
                     log.warning("the remaining tasks are given up: %s", why)
-                    return True
-        return False
-
-    def _see_off(self, job: str) -> None:
-        """Cancel the tasks that are left, and wait until they have gone."""
-        end, cancel = time.monotonic() + _LEAVE_SECONDS, self.scheduler.cancel(job)
-        try:
-            while time.monotonic() < end:
-                time.sleep(_LOOK_SECONDS)
-                if not self.scheduler.living([job]):
-                    break
-                subprocess.run(cancel, capture_output=True, check=False)
-        except TryAgain:  # the scheduler does not answer: perhaps it soon does
-            schedulers.cancel_detached(cancel)
+                    return
 
 
 def _read(file: IO[str]) -> str:
     file.seek(0)
-    return file.read()
+    return file.read().strip()
 
 
 _TASK = """\
 #!/bin/bash
 # A task of an array: a worker, which claims and computes one shard after another.
 exec >>{log}."${{SLURM_ARRAY_TASK_ID:-$SGE_TASK_ID}}".log 2>&1
-{setup}\
-exec {command}
-"""
-
-_SETUP = """\
 {{
-{line}
-}} || {{
-  code=$?
-  echo "$(date '+%F %T,000') ERROR the profile's set-up line (precommand) ended with $code"
-  exit 75
-}}
+{setup}
+}} || exit 75
+exec {command}
 """
