@@ -4,8 +4,6 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes.environment import without_stray
@@ -39,42 +37,10 @@ _WRONG = re.compile(
     r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
 )
 
-_PLACES = {"slurm_account": "account", "slurm_partition": "partition", "clusters": "clusters",
-           "qos": "qos", "gres": "gres", "gpu": "gpus", "constraint": "constraint"}  # fmt: skip
-"""Resources of a profile that say where jobs may run, and the options of sbatch for them."""
-
 
 def call(*words: str) -> str:
     """What a command of Slurm prints; errors as in `schedulers.ask`."""
     return schedulers.ask(words, Slurm().refusal, "load Slurm first", env=without_stray())
-
-
-def test_only(words: Sequence[str]) -> list[str]:
-    """The command that has sbatch check what a job asks for, and submit nothing."""
-    return ["sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true"]
-
-
-def places(profile: str) -> dict[tuple[str, ...], list[str]]:
-    """The blocks of a profile, by their options of sbatch that say where jobs run.
-
-    Empty if there is no profile. Raises InputError if its file cannot be read.
-    """
-    from shardwise.plan.config_file import read_file  # here: jobs do not need it
-
-    settings = read_file(Path(profile)) if Path(profile).is_file() else {}
-    default, own = (_keys(settings.get(f"{part}-resources")) for part in ("default", "set"))
-    found: dict[tuple[str, ...], list[str]] = {}
-    for block, asked in {"default-resources": {}, **own}.items() if settings else ():
-        named = {**default, **_keys(asked)}
-        words = (f"--{_PLACES[name]}={named[name]}" for name in _PLACES if name in named)
-        found.setdefault(tuple(words), []).append(block)
-    return found
-
-
-def _keys(block: Any) -> dict[str, Any]:
-    """The settings of a profile's block; none if it is empty, or a list, as Snakemake allows."""
-    named = block.items() if isinstance(block, dict) else ()
-    return {name: word for name, word in named if word is not None}
 
 
 def verify(words: Sequence[str]) -> None:
@@ -84,7 +50,7 @@ def verify(words: Sequence[str]) -> None:
     Slurm does not answer.
     """
     try:
-        call(*test_only(words))
+        call("sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true")
     except InputError as error:
         if _WRONG.search(str(error)):  # other errors concern this moment only
             raise
@@ -114,21 +80,10 @@ class Slurm:
     client = "squeue"
 
     def most_tasks(self) -> int:
-        """The most tasks of an array; InputError if this scheduler takes no arrays."""
+        """The most tasks of an array."""
         settings = call("scontrol", "show", "config")
-        limits = re.findall(
-            r"^MaxArraySize\s*=\s*(\d+)|^SchedulerParameters\s*=.*\bmax_array_tasks=(\d+)",
-            settings, re.MULTILINE,
-        )  # fmt: skip
-        # The indices count from 1.
-        most = min((int(size) - 1 if size else int(tasks) for size, tasks in limits),
-                   default=_MAX_ARRAY_SIZE - 1)  # fmt: skip
-        if most < 1:
-            raise InputError(
-                "this Slurm accepts no array jobs (MaxArraySize or max_array_tasks is 0); use "
-                "dispatch: jobs"
-            )
-        return most
+        sizes = re.findall(r"\b(?:MaxArraySize|max_array_tasks)\s*=\s*(\d+)", settings)
+        return max(1, min(map(int, sizes), default=_MAX_ARRAY_SIZE) - 1)  # indices count from 1
 
     def array(
         self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
