@@ -9,8 +9,10 @@ import logging
 import os
 import signal
 import time
+import traceback
 from argparse import Namespace
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from shardwise import errors, host
 from shardwise.devices import choose
 from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files import commit
+from shardwise.files.paths import make_folder
 from shardwise.multiply.job import Session, ShardJob, warm
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
@@ -25,7 +28,6 @@ from shardwise.records import failures
 from shardwise.records.starts import count_starts
 from shardwise.records.store import Store
 from shardwise.work import claims
-from shardwise.work.logs import ShardLogs
 from shardwise.work.run_time import RunTime
 
 log = logging.getLogger(__name__)
@@ -99,7 +101,7 @@ class ShardLoop:
 
     def __init__(self, session: Session, own: claims.Claims, run_time: RunTime) -> None:
         self._plan, self._session, self._claims = session.plan, session, own
-        self._run_time, self._logs = run_time, ShardLogs(session.plan.results)
+        self._run_time = run_time
         self._ahead, self._behind = ThreadPoolExecutor(1, "ahead"), ThreadPoolExecutor(1, "behind")
         self._next: Future[_Step | None] | None = None
         self._last: Future[None] | None = None
@@ -145,29 +147,27 @@ class ShardLoop:
         if (claimed := self._claims.next()) is None:
             return None
         shard, began = self._plan.shards[claimed], time.monotonic()
-        with self._logs.of(shard):
-            try:
-                job = ShardJob(self._session, claimed).begin()
-                return _Step(shard, job, seconds=time.monotonic() - began)
-            except Exception as error:
-                return _Step(shard, error=error)
+        try:
+            job = ShardJob(self._session, claimed).begin()
+            return _Step(shard, job, seconds=time.monotonic() - began)
+        except Exception as error:
+            return _Step(shard, error=error)
 
     def _compute(self, step: _Step) -> None:
         """Compute a shard on the device, and leave its last writes to the thread behind."""
-        with self._logs.of(step.shard):
-            try:
-                if step.error is not None:
-                    raise step.error
-                begun = count_starts(self._plan.results.starts(step.shard.name)) > 0
-                if begun:  # it may have killed its worker, and may do so again:
-                    self._settle()  # the shard behind must not be lost with it
-                step.job.compute((lambda: None) if begun else self._coming)
-            except Exception as error:
-                self._settle()  # first the shard behind
-                self._failed(step, error)
-            else:
-                self._settle()
-                self._last = self._behind.submit(self._finish, step)
+        try:
+            if step.error is not None:
+                raise step.error
+            begun = count_starts(self._plan.results.starts(step.shard.name)) > 0
+            if begun:  # it may have killed its worker, and may do so again:
+                self._settle()  # the shard behind must not be lost with it
+            step.job.compute((lambda: None) if begun else self._coming)
+        except Exception as error:
+            self._settle()  # first the shard behind
+            self._failed(step, error)
+        else:
+            self._settle()
+            self._last = self._behind.submit(self._finish, step)
 
     def _coming(self) -> ShardJob | None:
         """The next shard, which the first call begins in a thread; None until it has begun."""
@@ -187,14 +187,12 @@ class ShardLoop:
     def _finish(self, step: _Step) -> None:
         """End a shard: write the rest of what was computed, and its receipt."""
         name, results = step.shard.name, self._plan.results
-        with self._logs.of(step.shard):
-            try:
-                step.job.finish()
-            except Exception as error:
-                return self._failed(step, error)
-            log.info("%s written", results.receipt(name))
+        try:
+            step.job.finish()
+        except Exception as error:
+            return self._failed(step, error)
         failures.forget(results, name)
-        return self._logs.end(step.shard, well=True)
+        return log.info("%s written", results.receipt(name))
 
     def _failed(self, step: _Step, error: Exception) -> None:
         """Write down why a shard has failed; a device that failed ends this worker."""
@@ -203,9 +201,14 @@ class ShardLoop:
         if isinstance(error, DeviceFailed):
             self.device_failed = True
         self._codes[step.shard.shard] = code
-        self._logs.end(step.shard, well=False)
+        path = results.log("multiply", name)
+        with suppress(OSError):  # without room for a log the failure is told elsewhere
+            make_folder(path.parent)
+            with open(path, "a", encoding="utf-8", errors="replace") as file:
+                own = traceback.format_exception(error) if code == errors.FAULT else [words, "\n"]
+                file.write(errors.shown("".join(own)))
         failures.note(
-            results, name, code, words, log=results.log("multiply", name),
+            results, name, code, words, log=path,
             device=self._session.device.get("uuid"), attempt=self._claims.attempt,
             suspect=getattr(error, "suspect", False),
         )  # fmt: skip
