@@ -1,10 +1,10 @@
 """Which worker computes which shard: a claim is a symbolic link that only one worker can create.
 
-A round begins with a list of shards in its own folder, ``claims/RUN/ROUND``, renamed into place
-once complete. All workers cut the list into the same blocks, small enough that workers of unequal
-speed finish together. A free worker claims a block by creating a link to its own name, which is
-complete from the first moment, unlike the content of a file. So a restarted worker goes on with
-its own claims, and those of a dead worker are known. The folder goes at the end of the round.
+A round begins with a list of shards in its own folder, ``claims/RUN/ROUND``. All workers cut the
+list into the same blocks, small enough that workers of unequal speed finish together. A free worker
+claims a block by creating a link to its own name, which is complete from the first moment, unlike
+the content of a file. So a restarted worker goes on with its own claims, and those of a dead worker
+are known. The folder goes at the end of the round.
 """
 
 import json
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from shardwise.errors import IntegrityError, TryAgain, writing
+from shardwise.errors import IntegrityError, writing
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
@@ -48,13 +48,11 @@ def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
     """Begin a round of about this many workers; they join it by the name that is returned."""
     facts = {"plan": plan.key, "workers": workers, "attempt": attempt, "shards": list(shards)}
     # No name is used twice: a task that was given up must not join a later round.
-    own = os.urandom(4).hex()
-    new = plan.results.claims / failures.this_run() / f".{own}"
-    with writing(new):
-        new.mkdir(parents=True)
-        (new / _LIST).write_text(json.dumps(facts))
-        new.rename(new.with_name(own))
-    return f"{failures.this_run()}/{own}"
+    name = f"{failures.this_run()}/{os.urandom(4).hex()}"
+    with writing(plan.results.claims / name):
+        (plan.results.claims / name).mkdir(parents=True)
+        (plan.results.claims / name / _LIST).write_text(json.dumps(facts))
+    return name
 
 
 def load(plan: Plan, name: str) -> Round:
@@ -100,8 +98,8 @@ def hopeless(failed: Mapping[str, failures.Failure], last: int) -> set[str]:
 
 
 def worst(codes: Collection[int]) -> int:
-    """The exit code of several failures: the first of 3, 2, 1, 75 that occurs; 0 if none does."""
-    return next((code for code in (3, 2, 1, TryAgain.exit_code) if code in codes), 0)
+    """The exit code of several failures: the first of 3, 2, 1 that occurs, else 75; 0 if none."""
+    return next((code for code in (3, 2, 1) if code in codes), 75 if any(codes) else 0)
 
 
 class Claims:
@@ -140,16 +138,12 @@ class Claims:
         """How many of its shards have ended, well or not."""
         return sum(len(self._blocks[block]) for block in self._claimed) - len(self.open())
 
-    def give_back(self) -> int:
-        """Let others claim this worker's shards that have not ended; return their number."""
-        left = 0
-        for block in self._claimed:
-            if still := len(self._open(block)):
-                left += still
-                with suppress(OSError):
-                    (self._folder / str(block)).unlink()
+    def give_back(self) -> None:
+        """Let others claim this worker's shards that have not ended."""
+        for block in filter(self._open, self._claimed):
+            with suppress(OSError):
+                (self._folder / str(block)).unlink()
         self._claimed, self._ahead = [], self._take()
-        return left
 
     def _take(self) -> Iterator[str]:
         """The shards of its claims; as long as there is a free block, the next one is claimed."""
@@ -181,6 +175,4 @@ class Claims:
 
     def _taken(self) -> list[int]:
         """The blocks claimed by any worker: links with a number, next to the list."""
-        with suppress(FileNotFoundError):  # the round has ended
-            return [int(name) for name in os.listdir(self._folder) if name.isdecimal()]
-        return []
+        return [int(name) for name in os.listdir(self._folder) if name.isdecimal()]

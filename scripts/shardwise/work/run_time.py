@@ -58,8 +58,3 @@ class RunTime:
         if shards > 1 and not self._longest:
             return False
         return time.time() + _SLACK * self._longest * shards + LEAVE_SECONDS <= self._end
-
-    @property
-    def over(self) -> bool:
-        """Whether the run time is up, so that the scheduler ends the job about now."""
-        return self._end is not None and time.time() + LEAVE_SECONDS >= self._end

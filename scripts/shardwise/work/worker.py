@@ -48,39 +48,24 @@ def work(plan: Plan, who: str, run_time: RunTime, options: Namespace) -> int:
     store = Store(plan)
     shared, again = claims.load(plan, options.round), host.restarted()
     own = claims.Claims(plan, shared, who, store.is_whole, again)
-    loop: ShardLoop | None = None
     try:
         with failures.noted(plan.results, claims.worker_failure(plan), device=choose.taken_uuid):
             if not run_time.suffices(1):
                 raise TryAgain("the run time of this job is too short to begin a shard")
             session = Session(plan, options.memory, options.device_wait, options.seat)
-        loop = ShardLoop(session, own, run_time)
-        loop.run()
+        return ShardLoop(session, own, run_time).run()
     except errors.Terminated as error:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)  # a second one must not cut this short
         commit.abandon()
-        if loop and run_time.over:
-            loop.blame_run_time()
-        _leave(own, "ended by a signal")
+        own.give_back()
         errors.explain(error)
         logging.shutdown()
         contain.sweep()  # it has children only if a user's function has left some
         os._exit(128 + signal.SIGTERM)  # shards that were begun ahead must not delay it
-    except BaseException:
-        _leave(own, "this worker cannot compute")
-        raise
-    late = "" if run_time.suffices(1) else "the run time is nearly up"
-    _leave(own, "the device failed" if loop.device_failed else late)
-    commit.abandon()
-    return loop.exit_code()
-
-
-def _leave(own: claims.Claims, why: str) -> None:
-    """Let other workers claim the shards that have not ended; ``why``, if any, is logged."""
-    left = own.give_back()
-    if why:
-        log.info("%s: %d claimed shards are handed back", why, left)
+    finally:
+        own.give_back()
+        commit.abandon()
 
 
 @dataclass(frozen=True)
@@ -94,10 +79,7 @@ class _Step:
 
 
 class ShardLoop:
-    """Computes one shard, while other threads begin the next and finish the one before.
-
-    ``device_failed`` says whether the device can no longer be used.
-    """
+    """Computes one shard, while other threads begin the next and finish the one before."""
 
     def __init__(self, session: Session, own: claims.Claims, run_time: RunTime) -> None:
         self._plan, self._session, self._claims = session.plan, session, own
@@ -105,44 +87,35 @@ class ShardLoop:
         self._ahead, self._behind = ThreadPoolExecutor(1, "ahead"), ThreadPoolExecutor(1, "behind")
         self._next: Future[_Step | None] | None = None
         self._last: Future[None] | None = None
-        self._current: _Step | None = None
-        self._codes: dict[str, int] = {}  # of the shards that failed here
-        self.device_failed = False
+        self._codes = set[int]()  # of the shards that failed here
+        self._device_failed = False  # it can no longer be used
 
-    def run(self) -> None:
-        """Take shards until none is left, the time is nearly up, or the device fails."""
+    def run(self) -> int:
+        """Take shards until none is left, the time is nearly up, or the device fails.
+
+        Returns the worst exit code of the failures here, or 0.
+        """
         warm(self._session)
         while (step := self._take()) is not None:
-            self._current = step
             # After compiling CUDA kernels, SIGTERM no longer interrupts a wait: restore that.
             signal.siginterrupt(signal.SIGTERM, True)
             began = time.monotonic()
             self._compute(step)
             self._run_time.learn(step.seconds + time.monotonic() - began)
         self._settle()
-
-    def exit_code(self) -> int:
-        """The worst exit code of failures here whose shards are not whole: 3, 2, 1, 75, or 0."""
-        store = Store(self._plan)
-        codes = {code for shard, code in self._codes.items() if not store.is_whole(shard)}
-        codes |= {TryAgain.exit_code} if self.device_failed else set()
-        return claims.worst(codes)
-
-    def blame_run_time(self) -> None:
-        """Note that the shard in work has failed, as the run time of its job was too short."""
-        shard = self._current.shard.shard if self._current else None
-        if shard and shard not in self._codes and not Store(self._plan).is_whole(shard):
-            self._failed(self._current, TryAgain("the run time of its job was too short for it"))
+        if not self._run_time.suffices(1):
+            log.info("the run time is nearly up")
+        return claims.worst(self._codes)
 
     def _take(self) -> _Step | None:
         """The next shard, already begun; None if there is none, or the device has failed."""
         ahead, self._next = self._next, None
         step = (ahead.result() if ahead else None) or self._begin(1)
-        return None if self.device_failed else step
+        return None if self._device_failed else step
 
     def _begin(self, shards: int) -> _Step | None:
         """Claim and begin a shard, if the run time suffices for this many."""
-        if self.device_failed or not self._run_time.suffices(shards):
+        if self._device_failed or not self._run_time.suffices(shards):
             return None
         if (claimed := self._claims.next()) is None:
             return None
@@ -199,8 +172,8 @@ class ShardLoop:
         results, name = self._plan.results, step.shard.name
         code, words = errors.explain(error)
         if isinstance(error, DeviceFailed):
-            self.device_failed = True
-        self._codes[step.shard.shard] = code
+            self._device_failed = True
+        self._codes.add(code)
         path = results.log("multiply", name)
         with suppress(OSError):  # without room for a log the failure is told elsewhere
             make_folder(path.parent)

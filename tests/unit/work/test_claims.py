@@ -116,7 +116,9 @@ def test_a_shard_that_failed_ends_in_its_round(own_plan: Plan, code: int, open_a
     worker = own.new("one")
     shard = worker.next()
     failures.note(own_plan.results, own_plan.shards[shard].name, code, "no", attempt=1)
-    assert (worker.ended(), worker.give_back()) == (1, 0)
+    assert (worker.ended(), worker.open()) == (1, [])
+    worker.give_back()
+    assert own.new("two").next() != shard
     following = Workers(own_plan, claims.begin(own_plan, [shard], 1, 2))
     assert (following.new("one").next() == shard) is open_again
 
