@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from shardwise.errors import FAULT, InputError, IntegrityError, TryAgain
+from shardwise.errors import InputError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain, environment, threads
@@ -28,10 +28,6 @@ log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 10.0  # for workers to end
 _DEATHS = 2  # in a row, without a finished shard in between
-_KINDS = (InputError, IntegrityError, TryAgain)
-_IN_ORDER = {code: code for code in (0, FAULT, *(kind.exit_code for kind in _KINDS))}
-_IN_ORDER[128 + signal.SIGTERM] = TryAgain.exit_code
-"""The exit codes of a worker that has computed or handed back all that it had claimed."""
 
 
 @dataclass
@@ -41,7 +37,6 @@ class _Seat:
     who: str
     words: list[str]
     process: subprocess.Popen[bytes] | None = None
-    began: float = 0.0  # when that process began, in Unix time
     ended: int = 0  # how many shards had ended when its last process died
     deaths: int = 0
 
@@ -92,7 +87,6 @@ class Pool:
         environ = environment.without_stray() | {"OMP_NUM_THREADS": str(own)}
         environ |= {"RESTARTED": "1"} if again else {}
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers leave it to their parent
-        seat.began = time.time()
         seat.process = subprocess.Popen(
             [*seat.words, f"--round={self._round.name}"], env=environ, stdin=subprocess.DEVNULL,
             start_new_session=self._plan.function is not None,  # a function may kill its own group
@@ -104,32 +98,17 @@ class Pool:
         process, seat.process = seat.process, None
         self._sweep()
         own = claims.Claims(self._plan, self._round, seat.who, self._store.is_whole, again=True)
-        if process.returncode in _IN_ORDER and not own.open():
+        if not (left := own.open()):
             seat.deaths = 0
-            return _IN_ORDER[process.returncode]
+            return process.returncode
         seat.deaths = 1 if own.ended() > seat.ended else seat.deaths + 1
-        if shard := self._in_work(own.open(), seat.began, process.pid):
-            self._bury(shard, process.returncode)
+        begun = {s: last_start(self._plan.results.starts(self._plan.shards[s].name)) for s in left}
+        if mine := [s for s in left if begun[s] and begun[s].process == process.pid]:
+            self._bury(max(mine, key=begun.__getitem__), process.returncode)
         seat.ended = own.ended()
         if seat.deaths < _DEATHS and not self._closed:
             self._start(seat, again=True)
-        elif own.give_back() and not self._closed:
-            for other in self._seats:  # they may have ended before these shards were free
-                if other.process is None and other.deaths < _DEATHS:
-                    self._start(other)
         return TryAgain.exit_code
-
-    def _in_work(self, shards: Sequence[str], began: float, process: int) -> str | None:
-        """Which of these shards a worker that has died began last, by their journals.
-
-        An earlier process may have had the same number, so the time has to match, too.
-        """
-        begun = {}
-        for shard in shards:
-            start = last_start(self._plan.results.starts(self._plan.shards[shard].name))
-            if start and start.at >= began and start.process == process:
-                begun[shard] = start
-        return max(begun, key=begun.__getitem__, default=None)
 
     def _bury(self, shard: str, status: int) -> None:
         """Write the failure of a shard whose worker died while computing it."""

@@ -14,7 +14,6 @@ from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.work import claims, rounds
-from shardwise.work.pool import Pool
 
 from tests import factories, fake_devices, processes
 
@@ -141,16 +140,6 @@ def test_workers_share_the_threads_of_their_job(tmp_path):
     )
     pooled(planned(tmp_path, trouble), devices=2, OMP_NUM_THREADS="7")
     assert (tmp_path / "seen").read_text() == "3 [1]"
-
-
-@pytest.mark.parametrize(("at", "blamed"), [(50.0, None), (150.0, "00001")])
-def test_a_worker_that_died_is_not_blamed_for_the_shard_of_another(tmp_path, at, blamed):
-    """An earlier process may have had its process id."""
-    made = planned(tmp_path)
-    journal = made.results.starts(made.shards["00001"].name)
-    journal.parent.mkdir(parents=True)
-    journal.write_text(f"{at}\tx\t7\t\t\t\n")
-    assert Pool(made, "", [])._in_work(list(made.shards), 100.0, 7) == blamed
 
 
 @pytest.mark.fault("a poison shard")
