@@ -6,9 +6,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 
-from shardwise import errors, host
+from shardwise import errors
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results, list_names, place
 from shardwise.plan.plan import Plan
@@ -21,8 +21,6 @@ log = logging.getLogger(__name__)
 
 RETRIES = 2
 """Further tries of a shard after its first, in one run."""
-
-_MOST_NAMED = 20
 
 
 def to_try(plan: Plan, last: int = sys.maxsize) -> tuple[list[str], int]:
@@ -68,9 +66,9 @@ def run(
     warned: list[int] = []  # signals that this job will end: no round follows then
     with holding(plan.results), run_time.heeding(lambda number, _: warned.append(number)):
         failures.forget(plan.results, claims.worker_failure(plan))  # of an earlier try
-        (shards, attempt), idle, again = to_try(plan), 0, True
+        (shards, attempt), idle = to_try(plan), 0
         last = attempt + retries
-        while shards and again and not warned:
+        while shards and not warned:
             log.info("%s", describe(plan, shards))
             Store(plan).withdraw()
             name = claims.begin(plan, shards, min(most, len(shards)), attempt)
@@ -78,20 +76,17 @@ def run(
                 start(name)
             finally:
                 claims.end(plan.results)
-            before = len(shards)
-            shards, following = to_try(plan, last)
+            before, tried = len(shards), attempt
+            shards, attempt = to_try(plan, last)
             idle = 0 if len(shards) < before else idle + 1
             most_idle = 0 if any(map(failures.needs_user, _of_workers(plan))) else retries
-            again = following > attempt or (lost and idle <= most_idle)
-            attempt = following
-            if shards and again and not warned:
-                words = _outcome(plan, shards, claims.of_this_run(plan, shards))
-                log.warning("%s; another round follows. To stop for good, end snakemake", words)
+            if attempt == tried and not (lost and idle <= most_idle):
+                break
         finish(plan)
 
 
 def finish(plan: Plan) -> None:
-    """Return if no shard is missing; else log why up to 20 of them failed, and raise.
+    """Return if no shard is missing; else raise.
 
     It raises the first of these with which any shard failed in this run: IntegrityError,
     InputError, ShardwiseError, TryAgain. If none failed, it raises the error with which a worker
@@ -102,14 +97,14 @@ def finish(plan: Plan) -> None:
         log.info("%s", describe(plan, missing))
         return
     failed = claims.of_this_run(plan, missing)
-    for shard, failure in list(failed.items())[:_MOST_NAMED]:
-        words = f" (log: {plan.results.root / failure.log})" if failure.log else ""
-        log.error("shard %s: %s%s", shard, failure.reason, words)
-    words = _outcome(plan, missing, failed)
-    if failed:
-        worst = claims.worst({failure.code for failure in failed.values()}) or TryAgain.exit_code
-        shard, failure = next((s, f) for s, f in failed.items() if worst in (f.code, 75))
-        raise errors.of_code(worst, f"{words}; shard {shard}: {failure.reason}")
+    parts = [f"{len(failed)} failed"] if failed else []
+    if left := len(missing) - len(failed):
+        parts += [f"{left} were not computed (cancelled, killed or out of time)"]
+    words = f"of {len(plan.shards)} shards {', '.join(parts)}"
+    worst = claims.worst({failure.code for failure in failed.values()})
+    for shard, failure in failed.items():
+        if worst in (failure.code, TryAgain.exit_code):
+            raise errors.of_code(worst, f"{words}; shard {shard}: {failure.reason}")
     for failure in _of_workers(plan):
         words = f"of {len(plan.shards)} shards {len(missing)} were not computed: {failure.reason}"
         raise errors.of_code(failure.code, words)
@@ -131,14 +126,6 @@ def _of_workers(plan: Plan) -> Collection[failures.Failure]:
     return failures.of_this_run(plan.results, [claims.worker_failure(plan)]).values()
 
 
-def _outcome(plan: Plan, missing: Sequence[str], failed: Collection[str]) -> str:
-    """How many shards failed, and how many are missing without a failure, in words."""
-    left = len(missing) - len(failed)
-    parts = [f"{len(failed)} failed"] if failed else []
-    parts += [f"{left} were not computed (cancelled, killed or out of time)"] if left else []
-    return f"of {len(plan.shards)} shards {', '.join(parts)}"
-
-
 @contextlib.contextmanager
 def holding(results: Results) -> Iterator[None]:
     """Be the only process that hands out shards of these results.
@@ -148,10 +135,9 @@ def holding(results: Results) -> Iterator[None]:
     path, who = results.dispatching, locks.dispatcher(results)
     busy = f"{results.root}: its shards are being computed by {who or 'another process'}; let it "
     with locks.take_lock(path, f"{busy}finish or end it, then run the same command again") as file:
-        words = f"process {os.getpid()} on {socket.gethostname()} since {clock(time.time())}"
-        job = host.job(os.environ)
+        words = f"process {os.getpid()} on {socket.gethostname()} since {clock(time.time())}\n"
         with contextlib.suppress(OSError):  # only the lock counts
             file.truncate(0)
-            file.write(f"{words}{f', {job}' if job else ''}\n".encode(errors="replace"))
+            file.write(words.encode())
             file.flush()
         yield

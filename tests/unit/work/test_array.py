@@ -112,17 +112,12 @@ def test_an_array_has_as_many_tasks_as_shards_are_missing(tmp_path, site):
 
 @pytest.mark.fault("a worker or task that is killed")
 def test_a_poison_shard_ends_the_rounds(tmp_path, site):
-    """A shard that kills its whole task each time is lost; all others are computed.
-
-    The log gives the reason for each further round.
-    """
+    """A shard that kills its whole task each time is lost; all others are computed."""
     made = planned(
         tmp_path, "if first == 8:\n    os.kill(os.getppid(), 9); os.kill(os.getpid(), 9)"
     )
     said = submitted(made, "--array-tasks=2", code=75)
-    rounds = len(rounds_of(site))
-    assert rounds <= 7
-    assert said.count("were not computed (cancelled, killed or out of time); another") == rounds - 1
+    assert len(rounds_of(site)) <= 7
     assert "of 12 shards 1 were not computed" in said
 
 
