@@ -1,10 +1,8 @@
 """What only Slurm has, on a real one: its words of refusal, srun, and ranks over nodes."""
 
 import json
-import os
 import re
 import shlex
-import signal
 from collections import Counter
 
 import pytest
@@ -86,17 +84,3 @@ def test_the_profile_spreads_the_ranks(night, mpi):
     summary = json.loads(night.workspace.file("summary.json").read_text())
     assert summary["nodes"] == {"gpu1": 1, "gpu2": 1}
     assert f"/{mpi} -n 2" in night.workspace.file("logs/reduce/reduce.log").read_text()
-
-
-@pytest.mark.nightly  # a reason is asked for once a minute
-def test_jobs_that_slurm_holds_for_good_are_told_of(night):
-    """If they ask for more time than their partition allows, the run waits, and says why.
-
-    Grid Engine refuses such jobs, or says that their state is an error.
-    """
-    night.configure(2)
-    run = night.start("--set-resources", "multiply:runtime=180")
-    night.wait_for("it is said", lambda: "(PENDING PartitionTimeLimit): " in night.output())
-    os.killpg(run.pid, signal.SIGINT)
-    assert run.wait(timeout=120) == 130
-    night.wait_for("no job stays in the queue", night.idle)

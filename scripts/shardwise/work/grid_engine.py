@@ -41,8 +41,7 @@ class Job:
 
 def call(*words: str, seconds: float = schedulers.QUERY_SECONDS) -> str:
     """What a command of Grid Engine prints; errors as in `schedulers.ask`."""
-    advice = "load Grid Engine first, often by: source $SGE_ROOT/default/common/settings.sh"
-    return schedulers.ask(words, GridEngine().refusal, advice, seconds)
+    return schedulers.ask(words, GridEngine().refusal, seconds)
 
 
 def how_it_ended(number: str) -> str:
@@ -128,10 +127,9 @@ class GridEngine:
         return [job.number for job in jobs if job.name.startswith(tuple(names))]
 
     def stuck(self, name: str) -> str:
-        try:
+        jobs = []
+        with suppress(TryAgain):
             jobs = [job for job in queue() if job.name == name]
-        except TryAgain:
-            return ""
         idle = [job for job in jobs if job.silent or {"E", "h"} & {*job.state}]
         return f"state {idle[0].state} {idle[0].host}".strip() if jobs and idle == jobs else ""
 

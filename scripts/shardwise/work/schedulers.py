@@ -4,11 +4,12 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.files.small import append_line
+from shardwise.processes.environment import without_stray
 
 JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 """What the name of a job may look like: it becomes a word of a command."""
@@ -28,24 +29,22 @@ class QueueFull(TryAgain):
 
 
 def ask(
-    words: Sequence[str], refusal: Callable[[str, int], Exception], advice: str,
-    seconds: float = QUERY_SECONDS, env: Mapping[str, str] | None = None,
-) -> str:  # fmt: skip
+    words: Sequence[str], refusal: Callable[[str, int], Exception], seconds: float = QUERY_SECONDS
+) -> str:
     """What a command of a scheduler prints.
 
     ``refusal`` makes the error to raise from the output and the exit code of a failed command.
-    Raises TryAgain if it does not answer in time; InputError, with the advice, if there is no
-    such command.
+    Raises TryAgain if it does not answer in time, InputError if there is no such command.
     """
     try:
         done = subprocess.run(
-            words, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            words, env=without_stray(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             errors="replace", timeout=seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise TryAgain(f"{words[0]} did not answer within {seconds:g} s") from None
     except FileNotFoundError:
-        raise InputError(f"{words[0]} is not on PATH; {advice}") from None
+        raise InputError(f"{words[0]} is not on PATH; load the scheduler first") from None
     if done.returncode:
         text = " ".join((done.stderr.strip() or done.stdout.strip()).split())
         raise refusal(text or f"{words[0]} ended with {done.returncode}", done.returncode)

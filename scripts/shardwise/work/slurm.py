@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 from shardwise.errors import InputError, TryAgain
-from shardwise.processes.environment import without_stray
 from shardwise.work import schedulers
 from shardwise.work.schedulers import QueueFull
 
@@ -22,17 +21,6 @@ _FULL = re.compile(
     r"|MaxJobCount|maximum.* job count",
     re.IGNORECASE,
 )
-_STUCK = re.compile(
-    r"PENDING (AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS"
-    r"|Job(HeldAdmin|HeldUser|HoldMaxRequeue)|PartitionTimeLimit|QOSNotAllowed"
-    r"|launch failed requeued held)",
-    re.IGNORECASE,
-)
-"""Tasks that will not start until someone changes something.
-
-PartitionNodeLimit is not among them: Slurm also reports it while nodes are down.
-"""
-
 _WRONG = re.compile(
     r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
 )
@@ -40,7 +28,7 @@ _WRONG = re.compile(
 
 def call(*words: str) -> str:
     """What a command of Slurm prints; errors as in `schedulers.ask`."""
-    return schedulers.ask(words, Slurm().refusal, "load Slurm first", env=without_stray())
+    return schedulers.ask(words, Slurm().refusal)
 
 
 def verify(words: Sequence[str]) -> None:
@@ -73,7 +61,7 @@ class Slurm:
     """Slurm's arrays. To support another scheduler, add a class like this to `array.SITES`.
 
     ``title`` is for messages; the command ``client`` exists if this machine can reach the
-    scheduler. Methods that ask it raise TryAgain if it does not answer, but for `stuck`.
+    scheduler. Methods that ask it raise TryAgain if it does not answer.
     """
 
     title = "Slurm"
@@ -110,24 +98,12 @@ class Slurm:
 
     def living(self, names: Sequence[str]) -> list[str]:
         """The numbers of the jobs with these names that still wait or work."""
-        try:
-            line = f"--name={','.join(names)}"
-            jobs = call("squeue", "--all", "--noheader", "--format=%i", line).splitlines()
-        except InputError as error:
-            raise TryAgain(str(error)) from None  # there is nothing for the user to correct
-        if strange := [line for line in jobs if not re.fullmatch(r"\d+(_.*)?", line)]:
-            raise TryAgain(f"squeue printed {strange[0]!r}, not the number of a job")
-        return jobs
+        line = f"--name={','.join(names)}"
+        return call("squeue", "--all", "--noheader", "--format=%i", line).splitlines()
 
     def stuck(self, name: str) -> str:
-        """Why none of a job's tasks runs or will start; empty if one may, or if that is unknown."""
-        try:
-            rows = call("squeue", "--all", "--noheader", "--format=%T %r", f"--name={name}")
-        except (TryAgain, InputError):
-            return ""
-        tasks = rows.splitlines()
-        idle = [row for row in tasks if _STUCK.fullmatch(row)]
-        return idle[0] if tasks and idle == tasks else ""
+        """Why no task of a job will ever end, if the scheduler waits for it; empty if one may."""
+        return ""  # it ends the tasks of a lost node itself
 
     def see(self, numbers: Sequence[str]) -> tuple[str, str]:
         """The commands that show a user these jobs, and that cancel them."""
