@@ -41,27 +41,13 @@ def to_try(plan: Plan, last: int = sys.maxsize) -> tuple[list[str], int]:
 def run(
     plan: Plan, retries: int, most: int, start: Callable[[str], object], lost: bool = False
 ) -> None:
-    """Compute all missing shards, round by round.
+    """Compute all missing shards, round by round; raise an error as `finish` does.
 
-    Another round follows if a shard has failed that may be tried again.
-
-    Parameters
-    ----------
-    retries
-        Further tries of a shard after its first.
-    most
-        Maximum number of workers.
-    start
-        Starts the workers of the named round, and returns once all have ended.
-    lost
-        Whether another round also follows if shards are missing that have not failed, as their
-        workers were killed; unless more than ``retries`` rounds in a row made no progress, or one
-        did not because the user has to act before a worker can begin.
-
-    Raises
-    ------
-    ShardwiseError
-        As `finish`; TryAgain if another process hands out shards of these results.
+    ``start`` starts at most ``most`` workers of the named round, and returns once all have ended.
+    Another round follows if a shard has failed that may be tried again, ``retries`` times at most.
+    With ``lost`` it also follows if shards are missing that have not failed, as their workers were
+    killed; unless more than ``retries`` rounds in a row made no progress, or one did not because
+    the user has to act before a worker can begin.
     """
     warned: list[int] = []  # signals that this job will end: no round follows then
     with holding(plan.results), run_time.heeding(lambda number, _: warned.append(number)):
@@ -86,11 +72,9 @@ def run(
 
 
 def finish(plan: Plan) -> None:
-    """Return if no shard is missing; else raise.
+    """Return if no shard is missing; else raise the worst error of a shard in this run.
 
-    It raises the first of these with which any shard failed in this run: IntegrityError,
-    InputError, ShardwiseError, TryAgain. If none failed, it raises the error with which a worker
-    ended before its first shard, or TryAgain.
+    If none failed, it raises that of a worker before its first shard, or TryAgain.
     """
     if not (missing := Store(plan).missing()):
         failures.forget(plan.results, claims.worker_failure(plan))  # others did its part

@@ -75,7 +75,6 @@ class _Step:
     shard: Shard
     job: ShardJob | None = None
     error: Exception | None = None
-    seconds: float = 0.0  # that its beginning took, perhaps with a copy of its matrices
 
 
 class ShardLoop:
@@ -96,12 +95,13 @@ class ShardLoop:
         Returns the worst exit code of the failures here, or 0.
         """
         warm(self._session)
+        began = time.monotonic()
         while (step := self._take()) is not None:
             # After compiling CUDA kernels, SIGTERM no longer interrupts a wait: restore that.
             signal.siginterrupt(signal.SIGTERM, True)
-            began = time.monotonic()
             self._compute(step)
-            self._run_time.learn(step.seconds + time.monotonic() - began)
+            self._run_time.learn(time.monotonic() - began)  # with the wait for its copy
+            began = time.monotonic()
         self._settle()
         if not self._run_time.suffices(1):
             log.info("the run time is nearly up")
@@ -119,10 +119,9 @@ class ShardLoop:
             return None
         if (claimed := self._claims.next()) is None:
             return None
-        shard, began = self._plan.shards[claimed], time.monotonic()
+        shard = self._plan.shards[claimed]
         try:
-            job = ShardJob(self._session, claimed).begin()
-            return _Step(shard, job, seconds=time.monotonic() - began)
+            return _Step(shard, ShardJob(self._session, claimed).begin())
         except Exception as error:
             return _Step(shard, error=error)
 

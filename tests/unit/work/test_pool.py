@@ -285,24 +285,6 @@ def test_run_time_is_kept(tmp_path, job):
     assert whole(made) == set()
 
 
-def test_the_time_of_copies_counts(tmp_path):
-    """Shards that take long only because their matrices are copied first are left, too."""
-    trouble = (
-        "import threading\n"
-        "from shardwise.multiply import copy\n"
-        "if once('changed'):\n"
-        "    own, clock, made = threading.local(), time.monotonic, copy.materialize\n"
-        "    def materialize(*words):\n"
-        "        made(*words)\n"
-        "        own.later = getattr(own, 'later', 0) + 1000\n"
-        "    copy.materialize = materialize\n"
-        "    time.monotonic = lambda: clock() + getattr(own, 'later', 0)"
-    )
-    made = planned(tmp_path, trouble, materialize=True)
-    assert "the run time is nearly up" in pooled(made, "--run-time", 500, code=75, devices=1)
-    assert {0, 1} <= whole(made) <= {0, 1, 2}  # 2 may have begun before 1 had ended
-
-
 @pytest.mark.fault("a worker or task that is killed")
 def test_a_killed_worker_is_replaced(tmp_path):
     """Another process goes on with its claims; children of the function end with the worker."""
