@@ -352,8 +352,6 @@ CASES: dict[str, list[Case]] = {
         shard("a file in `depends` has changed",
               {"product": "mine.py:f", "depends": ["mean.npy"], **TWO},
               [ITSELF, {"mean.npy": stack((3, 3))}], 3, {"mean.npy": stack((3, 4))}),
-        Case("an option without a meaning",
-             words=("dispatch", PLAN, "--dispatch", "mpi", "--devices", "2")),
     ],
     "Ledger and sum: `scripts/ledger.py`, `scripts/reduce.py`": [
         summed("a receipt is missing",

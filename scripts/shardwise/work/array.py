@@ -54,28 +54,20 @@ class Request:
 
 
 def load(path: Path) -> Request:
-    """Read a request; InputError if there is none, or none for a known scheduler."""
-    try:
-        request = Request(**json.loads(path.read_text()))
-        SITES[request.scheduler]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    """Read a request; InputError if there is none."""
+    if not path.is_file():
         raise InputError(
-            f"{path} cannot be read ({error!r}). It says what a task asks Slurm or Grid Engine "
-            "for, and snakemake writes it under dispatch: array, on a machine with their commands. "
-            "By hand, use --dispatch pool or mpi, in a job of your own"
-        ) from None
-    return request
+            f"no request for an array at {path}: snakemake writes it under dispatch: array. By "
+            "hand, use --dispatch pool or mpi, in a job of your own"
+        )
+    return Request(**json.loads(path.read_text()))
 
 
 def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> None:
     """Compute all missing shards; errors are those of `rounds.run`.
 
-    Parameters
-    ----------
-    tasks
-        Maximum number of tasks of an array; None: one per shard, up to `MOST_TASKS`.
-    limit
-        Maximum number of tasks that run at once; None: as many as the scheduler allows.
+    An array has at most this many tasks (None: one per shard, up to `MOST_TASKS`), of which at most
+    ``limit`` run at once (None: as many as the scheduler allows).
     """
     array = Array(plan, request, limit)
     most = min(tasks or MOST_TASKS, array.scheduler.most_tasks())

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from shardwise import host
 from shardwise.devices import choose
-from shardwise.errors import InputError
 from shardwise.mpi import launch
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
@@ -20,17 +19,9 @@ from shardwise.work import array, ranks, rounds, slurm
 from shardwise.work.pool import Pool
 from shardwise.work.run_time import RunTime
 
-_OWNERS = {"devices": "pool", "workers": "mpi", "ranks": "mpi", "launcher": "mpi",
-           "array_tasks": "array", "array_limit": "array", "request": "array"}  # fmt: skip
-"""The dispatch that an option applies to, if not to all."""
-
 
 def run(options: Namespace) -> int:
     """Compute all missing shards in the way that ``--dispatch`` names, or be one of its ranks."""
-    for name, dispatch in _OWNERS.items():
-        if getattr(options, name) is not None and options.dispatch != dispatch:
-            flag = f"--{name.replace('_', '-')}"
-            raise InputError(f"{flag} applies only with --dispatch {dispatch}")
     plan = plans.load(options.plan)
     if options.round:  # a rank, which starts its workers; failure files say what failed
         launch.start_ranks(options)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from shardwise import host
 from shardwise.devices import choose, grants
-from shardwise.errors import InputError, TryAgain
+from shardwise.errors import TryAgain
 from shardwise.mpi import launch
 from shardwise.processes import contain
 from shardwise.work.run_time import heeding
@@ -70,15 +70,7 @@ def own_seats(backend: str, workers: str) -> tuple[list[int], int]:
 
 
 def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:
-    """Run a command as this many ranks, and return once all have ended; pass signals on to them.
-
-    Raises InputError if this process is a rank, or there is no launcher.
-    """
-    if launch.is_rank():
-        raise InputError(
-            "this command starts its MPI ranks itself: run it without mpiexec or srun, and name "
-            "your launcher, with its options, by --launcher"
-        )
+    """Run a command as this many ranks, and return once all have ended; pass signals on to them."""
     words, variables = launch.call(ranks, launcher, argv)
     # A rank that dies must not end the others.
     variables |= {"SLURM_KILL_BAD_EXIT": "0"}

@@ -66,10 +66,3 @@ def test_signals_and_dead_ranks_leave_no_process(tmp_path, number):
     assert not made.results.claims.exists()
     ended(started(made), 0)
     assert is_right(made)
-
-
-def test_a_rank_is_started_by_this_command_alone(tmp_path):
-    """Started under a launcher, it refuses, and says how to name the launcher instead."""
-    made = planned(tmp_path)
-    said = ended(started(made, "--dispatch", "mpi", PMI_RANK="0", PMI_SIZE="2"), 2)
-    assert "name your launcher, with its options, by --launcher" in said
