@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
 
 from shardwise.errors import InputError, TryAgain
 from shardwise.host import SCRIPTS
@@ -42,18 +41,13 @@ class _Seat:
 
 
 class Pool:
-    """Some workers of a node.
+    """Some workers of a node, each with its ``words``: options besides its plan and round.
 
-    Parameters
-    ----------
-    who
-        The name of the process that starts them; no other process has it.
-    words
-        The options of each worker besides its plan and round, one list per worker.
+    ``who`` names the process that starts them; no other process has this name.
     """
 
     def __init__(self, plan: Plan, who: str, words: Sequence[Sequence[str]]) -> None:
-        self._plan, self._store, self._closed = plan, Store(plan), False
+        self._plan, self._store = plan, Store(plan)
         fixed = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={plan.results.plan}"]
         fixed += [f"--parent={os.getpid()}"]
         names = [f"{who} worker {number}" for number in range(len(words))]
@@ -66,20 +60,20 @@ class Pool:
         codes = set()
         if self._plan.function:
             contain.adopt()
-        with run_time.heeding(self._pass_on):
-            try:
-                for seat in self._seats:
-                    seat.ended = 0
-                    if seat.deaths < _DEATHS:
-                        self._start(seat)
-                while working := [seat for seat in self._seats if seat.process is not None]:
-                    ended = [seat for seat in working if seat.process.poll() is not None]
-                    codes |= {self._ended(seat) for seat in ended}
-                    time.sleep(_POLL_SECONDS)
-            finally:  # after an error or a signal, some still run
-                left = [seat.process for seat in self._seats if seat.process is not None]
-                contain.end(left, _GRACE_SECONDS)
-                self._sweep()
+        run_time.heed(self._pass_on)
+        try:
+            for seat in self._seats:
+                seat.ended = 0
+                if seat.deaths < _DEATHS:
+                    self._start(seat)
+            while working := [seat for seat in self._seats if seat.process is not None]:
+                ended = [seat for seat in working if seat.process.poll() is not None]
+                codes |= {self._ended(seat) for seat in ended}
+                time.sleep(_POLL_SECONDS)
+        finally:  # after an error or a signal, some still run
+            left = [seat.process for seat in self._seats if seat.process is not None]
+            contain.end(left, _GRACE_SECONDS)
+            self._sweep()
         return claims.worst(codes)
 
     def _start(self, seat: _Seat, again: bool = False) -> None:
@@ -106,7 +100,7 @@ class Pool:
         if mine := [s for s in left if begun[s] and begun[s].process == process.pid]:
             self._bury(max(mine, key=begun.__getitem__), process.returncode)
         seat.ended = own.ended()
-        if seat.deaths < _DEATHS and not self._closed:
+        if seat.deaths < _DEATHS and not run_time.heard:
             self._start(seat, again=True)
         return TryAgain.exit_code
 
@@ -120,8 +114,7 @@ class Pool:
         name = self._plan.shards[shard].name
         failures.note(self._plan.results, name, code, words, attempt=self._round.attempt)
 
-    def _pass_on(self, number: int, _: FrameType | None) -> None:
-        self._closed = True
+    def _pass_on(self, number: int) -> None:
         for seat in self._seats:
             if seat.process is not None:
                 seat.process.send_signal(number)

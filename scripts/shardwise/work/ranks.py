@@ -16,7 +16,7 @@ from shardwise.devices import choose, grants
 from shardwise.errors import TryAgain
 from shardwise.mpi import launch
 from shardwise.processes import contain
-from shardwise.work.run_time import heeding
+from shardwise.work import run_time
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +77,7 @@ def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:
     log.info("starting %d ranks: %s", ranks, shlex.join(words))
     process = subprocess.Popen(words, env=variables, stdin=subprocess.DEVNULL)
     try:
-        with heeding(lambda number, _: process.send_signal(number)):
-            code = process.wait()
-        log.info("the launcher has ended with %d", code)
+        run_time.heed(process.send_signal)
+        log.info("the launcher has ended with %d", process.wait())
     finally:
         contain.end([process], _GRACE_SECONDS)

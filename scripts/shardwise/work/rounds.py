@@ -49,12 +49,13 @@ def run(
     killed; unless more than ``retries`` rounds in a row made no progress, or one did not because
     the user has to act before a worker can begin.
     """
-    warned: list[int] = []  # signals that this job will end: no round follows then
-    with holding(plan.results), run_time.heeding(lambda number, _: warned.append(number)):
+    run_time.heard.clear()
+    run_time.heed()
+    with holding(plan.results):
         failures.forget(plan.results, claims.worker_failure(plan))  # of an earlier try
         (shards, attempt), idle = to_try(plan), 0
         last = attempt + retries
-        while shards and not warned:
+        while shards and not run_time.heard:
             log.info("%s", describe(plan, shards))
             Store(plan).withdraw()
             name = claims.begin(plan, shards, min(most, len(shards)), attempt)

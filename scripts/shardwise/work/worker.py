@@ -28,7 +28,7 @@ from shardwise.records import failures
 from shardwise.records.starts import count_starts
 from shardwise.records.store import Store
 from shardwise.work import claims
-from shardwise.work.run_time import RunTime
+from shardwise.work.run_time import RunTime, heed
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def work(plan: Plan, who: str, run_time: RunTime, options: Namespace) -> int:
     ``who`` is the name of this worker, see `claims.Claims`; ``options`` are those of the command.
     Raises ShardwiseError if this worker cannot compute at all.
     """
-    signal.signal(signal.SIGUSR1, run_time.close)
+    heed()
     signal.signal(signal.SIGUSR2, errors.terminate)
     if plan.function:  # the function may do anything to this process
         plan = plan.anchored(Path.cwd())

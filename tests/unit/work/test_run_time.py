@@ -7,7 +7,7 @@ import time
 import pytest
 from shardwise.work import slurm
 from shardwise.work.grid_engine import GridEngine
-from shardwise.work.run_time import LEAVE_SECONDS, RunTime, heeding
+from shardwise.work.run_time import LEAVE_SECONDS, RunTime, heard, heed
 
 from tests import processes
 
@@ -18,18 +18,11 @@ def test_no_shard_is_begun_that_may_not_end():
     assert (own.suffices(1), own.suffices(2)) == (True, False)
     own.learn(20.0)
     assert (own.suffices(2), own.suffices(6)) == (True, False)
-    own.close()
-    assert not own.suffices(1)
     assert RunTime(None).suffices(2)
-
-
-def test_a_warning_reaches_all_who_heed_it():
-    """The pool tells its workers; the rounds around it begin no other."""
-    heard: list[str] = []
-    with heeding(lambda *_: heard.append("rounds")), heeding(lambda *_: heard.append("pool")):
-        os.kill(os.getpid(), signal.SIGUSR1)
-    assert heard == ["pool", "rounds"]
-    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+    heed()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert (own.suffices(1), RunTime(None).suffices(1)) == (False, False)
+    heard.clear()
 
 
 @pytest.mark.parametrize(("words", "seconds"), [
