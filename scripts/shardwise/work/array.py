@@ -97,7 +97,7 @@ class Array:
                 words = self.scheduler.array(job, tasks, self._limit, asked, str(script))
                 code = self._wait(job, words)
             except QueueFull as error:
-                log.warning("%s accepts no more tasks now (%s)", self.scheduler.title, error)
+                log.warning("the scheduler accepts no more tasks now (%s)", error)
                 if tasks == 1:
                     time.sleep(_FULL_SECONDS)
                 tasks = max(1, tasks // 2)

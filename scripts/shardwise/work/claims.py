@@ -27,11 +27,7 @@ _BLOCKS = 64
 
 @dataclass(frozen=True)
 class Round:
-    """What the workers of a round share.
-
-    ``shards`` are ids in the order in which they are claimed; ``attempt`` is the number of the try
-    that is noted if a shard fails.
-    """
+    """What workers share: ids of shards in the order of claims, and which try of them this is."""
 
     name: str
     shards: Sequence[str]
@@ -103,16 +99,10 @@ def worst(codes: Collection[int]) -> int:
 
 
 class Claims:
-    """The claims of one worker in a round; ``attempt`` is which try of a shard this is.
+    """The claims of one worker in a round.
 
-    Parameters
-    ----------
-    who
-        The name of the worker; one that is restarted in its place has the same name.
-    is_whole
-        Says whether a shard needs no computing.
-    again
-        Whether this worker was started again, and goes on with its earlier claims.
+    One that is started ``again`` in its place has the same name, ``who``, and goes on with its
+    claims. ``is_whole`` says of a shard whether it needs no computing.
     """
 
     def __init__(

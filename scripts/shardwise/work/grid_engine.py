@@ -1,7 +1,4 @@
-"""What the project asks of Grid Engine: arrays, and the jobs in its queue.
-
-Univa and Altair Grid Engine, Son of Grid Engine and Open Grid Scheduler all support this.
-"""
+"""What the project asks of Grid Engine: arrays, and the jobs in its queue."""
 
 import os
 import re
@@ -99,7 +96,6 @@ def queue() -> list[Job]:
 class GridEngine:
     """Grid Engine's arrays; `slurm.Slurm` says what each method does."""
 
-    title = "Grid Engine"
     client = "qstat"
 
     def most_tasks(self) -> int:

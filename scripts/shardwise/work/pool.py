@@ -50,9 +50,7 @@ class Pool:
         self._plan, self._store = plan, Store(plan)
         fixed = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={plan.results.plan}"]
         fixed += [f"--parent={os.getpid()}"]
-        names = [f"{who} worker {number}" for number in range(len(words))]
-        own = [[*fixed, f"--name={name}", *more] for name, more in zip(names, words, strict=True)]
-        self._seats = list(map(_Seat, names, own))
+        self._seats = [_Seat(f"{who} worker {i}", [*fixed, *own]) for i, own in enumerate(words)]
 
     def run(self, round_name: str) -> int:
         """Start the workers of a round and wait for their end; return the worst exit code."""
@@ -81,8 +79,9 @@ class Pool:
         environ = environment.without_stray() | {"OMP_NUM_THREADS": str(own)}
         environ |= {"RESTARTED": "1"} if again else {}
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers leave it to their parent
+        words = [*seat.words, f"--name={seat.who}", f"--round={self._round.name}"]
         seat.process = subprocess.Popen(
-            [*seat.words, f"--round={self._round.name}"], env=environ, stdin=subprocess.DEVNULL,
+            words, env=environ, stdin=subprocess.DEVNULL,
             start_new_session=self._plan.function is not None,  # a function may kill its own group
         )  # fmt: skip
         signal.signal(signal.SIGINT, handler)

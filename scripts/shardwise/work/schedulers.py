@@ -17,11 +17,7 @@ JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 QUERY_SECONDS = 30.0
 
 UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
-"""How long a host has to be silent before its jobs count as lost.
-
-After a restart of qmaster all hosts are silent for half a minute. (Grid Engine itself calls a host
-unheard only after five minutes, or after what the site has set as max_unheard.)
-"""
+"""How long a host is silent before its jobs are lost; after qmaster restarts, all are for 30 s."""
 
 
 class QueueFull(TryAgain):
@@ -52,10 +48,7 @@ def ask(
 
 
 def cancel_detached(words: Sequence[str]) -> None:
-    """Cancel jobs from a separate process, as snakemake gives this one little time.
-
-    That process cancels repeatedly, as a submission that was cut off may still arrive.
-    """
+    """Cancel jobs from a separate process, repeatedly: a submission may still be on its way."""
     again = 'for pause in 0 2 5 10 30; do sleep $pause; "$@"; done'
     subprocess.Popen(
         ["sh", "-c", again, "cancel", *words], start_new_session=True,

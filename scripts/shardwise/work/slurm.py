@@ -32,11 +32,7 @@ def call(*words: str) -> str:
 
 
 def verify(words: Sequence[str]) -> None:
-    """Have sbatch check what a job asks for, and submit nothing.
-
-    Raises InputError if the words are wrong, or this cluster has no such node; TryAgain if
-    Slurm does not answer.
-    """
+    """Have sbatch check what a job asks for; InputError if this cluster never has it."""
     try:
         call("sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true")
     except InputError as error:
@@ -60,11 +56,10 @@ def end_of_job() -> float | None:
 class Slurm:
     """Slurm's arrays. To support another scheduler, add a class like this to `array.SITES`.
 
-    ``title`` is for messages; the command ``client`` exists if this machine can reach the
-    scheduler. Methods that ask it raise TryAgain if it does not answer.
+    The command ``client`` exists if this machine can reach the scheduler. Methods that ask it raise
+    TryAgain if it does not answer.
     """
 
-    title = "Slurm"
     client = "squeue"
 
     def most_tasks(self) -> int:
@@ -78,8 +73,7 @@ class Slurm:
     ) -> list[str]:
         """The command that submits an array, prints its number, and waits for its end.
 
-        Its exit code is the worst of the tasks'. At most ``limit`` tasks run at once (None: as many
-        as the scheduler allows); each asks for ``words``.
+        Its exit code is the worst of the tasks', each of which asks for ``words``.
         """
         indices = f"1-{tasks}" + (f"%{limit}" if limit else "")
         own = ["--parsable", "--wait", f"--job-name={name}", f"--comment={name}"]

@@ -127,7 +127,7 @@ def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
     made = planned(tmp_path)
     (site / "refusal").write_text("sbatch: error: AssocMaxSubmitJobLimit")
     said = submitted(made, "--array-tasks=4")
-    assert "Slurm accepts no more tasks now (AssocMaxSubmitJobLimit)" in said
+    assert "accepts no more tasks now (AssocMaxSubmitJobLimit)" in said
     assert rounds_of(site) == ["1 --array=1-4", "1 --array=1-2"]
     made.results.receipt(made.shards["00002"].name).unlink()
     (site / "refusal").write_text("sbatch: error: invalid partition specified: nowhere")
