@@ -7,6 +7,7 @@ shards still missing, asks for more memory and time if the profile says so.
 
 import json
 import logging
+import re
 import shlex
 import subprocess
 import sys
@@ -15,7 +16,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from shardwise.errors import InputError
 from shardwise.host import SCRIPTS
@@ -118,9 +118,9 @@ class Array:
 
     def _wait(self, job: str, words: list[str]) -> int:
         """Submit an array, and wait until it has ended or is no longer needed; its exit code."""
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
-            log.info("%s", shlex.join(words))
-            client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=said)
+        log.info("%s", shlex.join(words))
+        with tempfile.TemporaryFile("w+") as said:
+            client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
             try:
                 self._follow(client, job)
             finally:
@@ -129,11 +129,13 @@ class Array:
                     schedulers.cancel_detached(self.scheduler.cancel(job))
                 contain.end([client], _GRACE_SECONDS)
             code = client.wait()
-            if not _read(out):  # it has printed no number: it was not submitted
-                text = _read(said) or f"{words[0]} ended with {code}"
-                raise self.scheduler.refusal(" ".join(text.split()), code)
-            log.info("array %s has ended; its worst task ended with %d", job, code)
-            return code
+            said.seek(0)
+            text = said.read()
+        if not re.search(r"^\d", text, re.MULTILINE):  # it has printed no number
+            text = " ".join(text.split()) or f"{words[0]} ended with {code}"
+            raise self.scheduler.refusal(text, code)
+        log.info("array %s has ended; its worst task ended with %d", job, code)
+        return code
 
     def _follow(self, client: subprocess.Popen[bytes], job: str) -> None:
         """Wait for the client, until all shards are whole or all tasks are stuck.
@@ -154,11 +156,6 @@ class Array:
                 if why and began - stuck >= schedulers.UNHEARD_SECONDS:
                     log.warning("the remaining tasks are given up: %s", why)
                     return
-
-
-def _read(file: IO[str]) -> str:
-    file.seek(0)
-    return file.read().strip()
 
 
 _TASK = """\

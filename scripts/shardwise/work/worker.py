@@ -13,7 +13,6 @@ import traceback
 from argparse import Namespace
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise import errors, host
@@ -68,13 +67,7 @@ def work(plan: Plan, who: str, run_time: RunTime, options: Namespace) -> int:
         commit.abandon()
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A shard with its job, already begun, or with the error that kept it from beginning."""
-
-    shard: Shard
-    job: ShardJob | None = None
-    error: Exception | None = None
+_Begun = tuple[Shard, ShardJob | Exception]  # or what kept it from beginning
 
 
 class ShardLoop:
@@ -84,7 +77,7 @@ class ShardLoop:
         self._plan, self._session, self._claims = session.plan, session, own
         self._run_time = run_time
         self._ahead, self._behind = ThreadPoolExecutor(1, "ahead"), ThreadPoolExecutor(1, "behind")
-        self._next: Future[_Step | None] | None = None
+        self._next: Future[_Begun | None] | None = None
         self._last: Future[None] | None = None
         self._codes = set[int]()  # of the shards that failed here
         self._device_failed = False  # it can no longer be used
@@ -96,10 +89,10 @@ class ShardLoop:
         """
         warm(self._session)
         began = time.monotonic()
-        while (step := self._take()) is not None:
+        while (begun := self._take()) is not None:
             # After compiling CUDA kernels, SIGTERM no longer interrupts a wait: restore that.
             signal.siginterrupt(signal.SIGTERM, True)
-            self._compute(step)
+            self._compute(*begun)
             self._run_time.learn(time.monotonic() - began)  # with the wait for its copy
             began = time.monotonic()
         self._settle()
@@ -107,13 +100,13 @@ class ShardLoop:
             log.info("the run time is nearly up")
         return claims.worst(self._codes)
 
-    def _take(self) -> _Step | None:
+    def _take(self) -> _Begun | None:
         """The next shard, already begun; None if there is none, or the device has failed."""
         ahead, self._next = self._next, None
-        step = (ahead.result() if ahead else None) or self._begin(1)
-        return None if self._device_failed else step
+        begun = (ahead.result() if ahead else None) or self._begin(1)
+        return None if self._device_failed else begun
 
-    def _begin(self, shards: int) -> _Step | None:
+    def _begin(self, shards: int) -> _Begun | None:
         """Claim and begin a shard, if the run time suffices for this many."""
         if self._device_failed or not self._run_time.suffices(shards):
             return None
@@ -121,33 +114,33 @@ class ShardLoop:
             return None
         shard = self._plan.shards[claimed]
         try:
-            return _Step(shard, ShardJob(self._session, claimed).begin())
+            return shard, ShardJob(self._session, claimed).begin()
         except Exception as error:
-            return _Step(shard, error=error)
+            return shard, error
 
-    def _compute(self, step: _Step) -> None:
+    def _compute(self, shard: Shard, job: ShardJob | Exception) -> None:
         """Compute a shard on the device, and leave its last writes to the thread behind."""
         try:
-            if step.error is not None:
-                raise step.error
-            begun = count_starts(self._plan.results.starts(step.shard.name)) > 0
-            if begun:  # it may have killed its worker, and may do so again:
+            if isinstance(job, Exception):
+                raise job
+            again = count_starts(self._plan.results.starts(shard.name)) > 0
+            if again:  # it may have killed its worker, and may do so again:
                 self._settle()  # the shard behind must not be lost with it
-            step.job.compute((lambda: None) if begun else self._coming)
+            job.compute((lambda: None) if again else self._coming)
         except Exception as error:
             self._settle()  # first the shard behind
-            self._failed(step, error)
+            self._failed(shard, error)
         else:
             self._settle()
-            self._last = self._behind.submit(self._finish, step)
+            self._last = self._behind.submit(self._finish, shard, job)
 
     def _coming(self) -> ShardJob | None:
         """The next shard, which the first call begins in a thread; None until it has begun."""
         self._next = self._next or self._ahead.submit(self._begin, 2)
         if not self._next.done() or self._next.exception():
             return None
-        step = self._next.result()
-        return step.job if step else None
+        _, job = self._next.result() or (None, None)
+        return job if isinstance(job, ShardJob) else None
 
     def _settle(self) -> None:
         """End what a user's function has left, and wait for the shard behind, the previous one."""
@@ -156,31 +149,28 @@ class ShardLoop:
         if self._last is not None:
             self._last.result()
 
-    def _finish(self, step: _Step) -> None:
+    def _finish(self, shard: Shard, job: ShardJob) -> None:
         """End a shard: write the rest of what was computed, and its receipt."""
-        name, results = step.shard.name, self._plan.results
         try:
-            step.job.finish()
+            job.finish()
         except Exception as error:
-            return self._failed(step, error)
-        failures.forget(results, name)
-        return log.info("%s written", results.receipt(name))
+            return self._failed(shard, error)
+        failures.forget(self._plan.results, shard.name)
+        return log.info("%s written", self._plan.results.receipt(shard.name))
 
-    def _failed(self, step: _Step, error: Exception) -> None:
+    def _failed(self, shard: Shard, error: Exception) -> None:
         """Write down why a shard has failed; a device that failed ends this worker."""
-        results, name = self._plan.results, step.shard.name
         code, words = errors.explain(error)
-        if isinstance(error, DeviceFailed):
-            self._device_failed = True
+        self._device_failed |= isinstance(error, DeviceFailed)
         self._codes.add(code)
-        path = results.log("multiply", name)
+        path = self._plan.results.log("multiply", shard.name)
         with suppress(OSError):  # without room for a log the failure is told elsewhere
             make_folder(path.parent)
             with open(path, "a", encoding="utf-8", errors="replace") as file:
                 own = traceback.format_exception(error) if code == errors.FAULT else [words, "\n"]
                 file.write(errors.shown("".join(own)))
         failures.note(
-            results, name, code, words, log=path,
+            self._plan.results, shard.name, code, words, log=path,
             device=self._session.device.get("uuid"), attempt=self._claims.attempt,
             suspect=getattr(error, "suspect", False),
         )  # fmt: skip
