@@ -23,7 +23,7 @@ from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 from shardwise.records import failures
 from shardwise.records.store import Store
-from shardwise.work import claims, rounds, schedulers
+from shardwise.work import claims, schedulers
 from shardwise.work.grid_engine import GridEngine
 from shardwise.work.schedulers import QueueFull
 from shardwise.work.slurm import Slurm
@@ -53,33 +53,23 @@ class Request:
     setup: str  # the site's set-up line, which each task runs first; empty if there is none
 
 
-def load(path: Path) -> Request:
-    """Read a request; InputError if there is none."""
-    if not path.is_file():
-        raise InputError(
-            f"no request for an array at {path}: snakemake writes it under dispatch: array. By "
-            "hand, use --dispatch pool or mpi, in a job of your own"
-        )
-    return Request(**json.loads(path.read_text()))
-
-
-def run(plan: Plan, request: Request, tasks: int | None, limit: int | None) -> None:
-    """Compute all missing shards; errors are those of `rounds.run`.
+class Array:
+    """Submits an array of the scheduler for each round, as the request in a file says.
 
     An array has at most this many tasks (None: one per shard, up to `MOST_TASKS`), of which at most
     ``limit`` run at once (None: as many as the scheduler allows).
     """
-    array = Array(plan, request, limit)
-    most = min(tasks or MOST_TASKS, array.scheduler.most_tasks())
-    rounds.run(plan, array.retries, most, array.run, lost=True)
 
-
-class Array:
-    """An array of the scheduler for each round."""
-
-    def __init__(self, plan: Plan, request: Request, limit: int | None) -> None:
-        self.scheduler, self.retries = SITES[request.scheduler], len(request.words) - 1
-        self._plan, self._request, self._limit, self._attempt = plan, request, limit, 0
+    def __init__(self, plan: Plan, path: Path | None, tasks: int | None, limit: int | None) -> None:
+        if path is None:
+            raise InputError(
+                "an array needs --request, which snakemake writes under dispatch: array. By hand, "
+                "use --dispatch pool or mpi, in a job of your own"
+            )
+        self._request = Request(**json.loads(path.read_text()))
+        self.scheduler, self.retries = SITES[self._request.scheduler], len(self._request.words) - 1
+        self.most = min(tasks or MOST_TASKS, self.scheduler.most_tasks())
+        self._plan, self._limit, self._attempt = plan, limit, 0
 
     def run(self, name: str) -> None:
         """Submit the array for a round, and wait for its end."""

@@ -5,7 +5,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 
 from shardwise import host
 from shardwise.devices import choose
@@ -15,7 +14,8 @@ from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 from shardwise.records import failures
 from shardwise.units import MIB
-from shardwise.work import array, ranks, rounds, slurm
+from shardwise.work import ranks, rounds, slurm
+from shardwise.work.array import Array
 from shardwise.work.pool import Pool
 from shardwise.work.run_time import RunTime
 
@@ -30,8 +30,8 @@ def run(options: Namespace) -> int:
         return 0
     try:
         if options.dispatch == "array":
-            request = array.load(options.request or Path())
-            array.run(plan, request, options.array_tasks, options.array_limit)
+            own = Array(plan, options.request, options.array_tasks, options.array_limit)
+            rounds.run(plan, own.retries, own.most, own.run, lost=True)
         elif options.dispatch == "mpi":
             _mpi(plan, options)
         else:

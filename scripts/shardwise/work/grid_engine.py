@@ -23,11 +23,7 @@ _FULL = 25
 
 @dataclass(frozen=True)
 class Job:
-    """A job, or some tasks of an array, in the queue.
-
-    `state` is in Grid Engine's letters, such as ``qw``, ``r``, ``dr`` or ``Eqw``; `host` is empty
-    until it starts; `silent` says that its host does not respond.
-    """
+    """A job, or some tasks of an array, in a state such as ``qw``; ``silent`` as its host is."""
 
     number: str
     name: str

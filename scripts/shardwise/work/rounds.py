@@ -99,11 +99,9 @@ def finish(plan: Plan) -> None:
 
 def note(plan: Plan, error: Exception) -> None:
     """Write down why the shards were not computed, unless they or a worker have done so."""
-    if locks.is_job_locked(plan.results.dispatching):  # another process computes them
-        return
-    with contextlib.suppress(OSError):  # it must not hide that error
-        if not claims.of_this_run(plan, Store(plan).missing()) and not _of_workers(plan):
-            failures.note(plan.results, claims.worker_failure(plan), *errors.verdict(error))
+    known = claims.of_this_run(plan, Store(plan).missing()) or _of_workers(plan)
+    if not known and not locks.is_job_locked(plan.results.dispatching):  # by another process
+        failures.note(plan.results, claims.worker_failure(plan), *errors.verdict(error))
 
 
 def _of_workers(plan: Plan) -> Collection[failures.Failure]:
