@@ -90,28 +90,6 @@ class Cluster:
     reduces: Mapping[str, Way]
     shards_of_a_bad_night: int  # enough for `spoil`, a NaN, and a good one
 
-    # What each scheduler does in its own way.
-    env: Callable[[], dict[str, str]]  # this process's, with the cluster's commands first in PATH
-    submit: Callable[..., int]  # submits a shell command as a job; returns its number
-    cancel_all: Callable[[], None]  # cancels all jobs, and waits until they are gone
-    jobs: Callable[[], list[Job]]  # all jobs and tasks so far, ended ones included
-    wait_idle: Callable[[], None]  # until no job waits or runs, and nodes are free
-    hold: Callable[[Job], None]  # keeps a waiting job from ever computing anything
-    spoil: Callable[[Sequence[Job]], dict[Job, tuple[str, ...]]]
-    """Makes jobs fail in all the ways of this scheduler; returns what users are told of each."""
-    crash: Callable[[str], None]  # crashes a node, whose jobs do not come back
-    restore: Callable[[str], None]  # starts that node again, and waits until it takes jobs
-    start_controller: Callable[[], None]  # with its saved state; waits until it answers
-    check_doctor: Callable[[list[dict[str, Any]]], None]  # asserts findings on an idle cluster
-    own_processes: Callable[[], set[int]]  # of this folder's cluster, also of an earlier session's
-    _exit_code: Callable[[int], int]  # of a job that has ended; 128 + n if signal n ended it
-    _command: Callable[..., list[str | Path]]  # the words that run one of its commands
-    _controller: str  # the daemon that answers commands
-    _asked: tuple[tuple[str, ...], ...]  # commands that show the queue and the nodes
-    _logs: tuple[str, ...]  # patterns of the daemons' logs in the run folder
-    _write_files: Callable[[], None]  # those that daemons and commands read
-    _start_daemons: Callable[[], None]  # starts them, and waits until all nodes take jobs
-
     def __init__(self) -> None:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._run_dir: Path | None = None

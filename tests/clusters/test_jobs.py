@@ -1,11 +1,10 @@
 """The main job under the profile of a real scheduler: what it asks, what it says of failures."""
 
-import json
 import re
 
 import pytest
 
-from tests import factories, processes
+from tests import processes
 from tests.workspace import Workspace
 
 pytestmark = pytest.mark.timeout(600)
@@ -43,16 +42,9 @@ def test_a_bad_night_is_told_shard_by_shard(night):
     night.finish()
 
 
-def test_an_idle_cluster_is_known_to_the_doctor_and_left_alone_by_a_dry_run(night, tmp_path):
-    """The doctor finds GPUs and launchers; a dry run is right even if all clients fail."""
+def test_a_dry_run_leaves_the_scheduler_alone(night, tmp_path):
+    """It is right even if all clients fail."""
     cluster = night.cluster
-    cluster.wait_idle()
-    done = factories.run("doctor", "--json", "--time-limit", 60, cwd=night.root, env=cluster.env())
-    told = json.loads(done.stdout)
-    assert done.returncode == told["verdict"]["exit_code"]
-    own = [finding for finding in told["findings"] if finding["section"] == cluster.title.lower()]
-    cluster.check_doctor(own)
-
     text = "#!/bin/sh\necho {} >>'{}/asked'; exit 1\n"
     scripts = {client: text.format(client, tmp_path) for client in cluster.clients}
     env = cluster.env()

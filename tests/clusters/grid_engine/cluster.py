@@ -11,7 +11,6 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -136,13 +135,6 @@ class GridEngine(Cluster):
 
     def wait_idle(self) -> None:
         self._await(lambda: not self.queue())
-
-    def check_doctor(self, findings: list[dict[str, Any]]) -> None:
-        found = {finding["name"]: finding for finding in findings}
-        assert {"gpu INT JOB", "gpuslot INT YES"} <= set(found["gpus"]["found"].split(", "))
-        assert "mpi" in found["environments"]["found"].split(", ")
-        assert found["grid engine"]["found"].startswith("SGE ")
-        assert found["nodes"]["do"].startswith("qrsh -cwd -l gpu=1 ")
 
     def cancel_all(self) -> None:
         self.call("qdel", "-u", user_name(), check=False)  # fails if there is no job

@@ -8,11 +8,8 @@ from typing import NamedTuple
 CELL = "default"
 QUEUE = "all.q"
 
-# The model of the hosts' pretended GPUs.
-GPU_TYPE = "a100"
-
 # By its name, how a parallel environment spreads a job's slots over hosts.
-PARALLEL = {"mpi": "$fill_up", "mpi_rr": "$round_robin", "smp": "$pe_slots"}
+PARALLEL = {"mpi": "$fill_up", "mpi_rr": "$round_robin"}
 
 # The scheduler looks every second, and at once after each event.
 SCHEDULER = {
@@ -75,25 +72,16 @@ def global_settings(folder: Path) -> dict[str, str]:
 
 
 def complexes(defaults: str) -> str:
-    """Return the resources that jobs may request: the defaults, and ``gpu``, counted once per job.
-
-    ``gpuslot`` counts the same devices per slot, as other sites do; ``gputype`` is their model.
-    """
+    """Return the resources that jobs may request: the defaults, and ``gpu``, once per job."""
     kept = [line for line in defaults.splitlines() if not line.startswith("#")]
-    own = (
-        "gpu gpu INT <= YES JOB 0 0",
-        "gpuslot gpuslot INT <= YES YES 0 0",
-        "gputype gputype RESTRING == YES NO NONE 0",
-    )
-    return "\n".join((*kept, *own)) + "\n"
+    return "\n".join((*kept, "gpu gpu INT <= YES JOB 0 0")) + "\n"
 
 
 def exec_host(host: Host) -> str:
     """Return a host's settings: the resources that its jobs can take."""
     unused = ("load_scaling", "user_lists", "xuser_lists", "projects", "xprojects",
               "usage_scaling", "report_variables")  # fmt: skip
-    own = {"slots": host.slots, "gpu": host.gpus, "gpuslot": host.gpus, "gputype": GPU_TYPE}
-    values = ",".join(f"{name}={value}" for name, value in own.items())
+    values = f"slots={host.slots},gpu={host.gpus}"
     return text({"hostname": host.name, "complex_values": values} | dict.fromkeys(unused, "NONE"))
 
 

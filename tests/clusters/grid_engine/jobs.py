@@ -15,7 +15,6 @@ class Record(NamedTuple):
     """What the accounting says of a job, or of one array task, that has ended."""
 
     job: Job
-    slots: int
     exit_status: int
 
 
@@ -47,5 +46,5 @@ def parse_records(text: str) -> list[Record]:
         task = of["taskid"].replace("undefined", "")
         ended = _job(of["jobnumber"], task, of["jobname"], "ended", of["hostname"])
         # A reason may follow the exit status.
-        records.append(Record(ended, int(of["slots"]), int(of["exit_status"].split()[0])))
+        records.append(Record(ended, int(of["exit_status"].split()[0])))
     return records
