@@ -103,11 +103,11 @@ def _missing(top: Path, names: Iterable[tuple[str, str]]) -> list[str]:
     return lacking
 
 
-def describe(plan: Plan, shards: Sequence[str], why: str = "have no products yet") -> str:
-    """How many shards are still to be computed, for the log; ``why`` is said of them."""
+def describe(plan: Plan, shards: Sequence[str]) -> str:
+    """How many shards are still to be computed, for the log."""
     if not shards:
         return "every shard has its product"
-    return f"{len(shards)} of {len(plan.shards)} shards {why}"
+    return f"{len(shards)} of {len(plan.shards)} shards have no products yet"
 
 
 def amounts(plan: Plan, shards: Sequence[str]) -> tuple[int, int]:

@@ -10,9 +10,8 @@ import logging
 import math
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +39,6 @@ STAGES = ("plan", "synthesize", "shard", "multiply", "pool", "mpi", "ledger", "r
 
 _DAY_MINUTES = 24 * 60
 _YEAR = 366 * 24 * 3600.0
-
-Growing = Callable[[Any, int], int]
-"""A resource as a function of the wildcards and the attempt."""
 
 
 class Run:
@@ -104,9 +100,12 @@ class Run:
         self.reduce, self.dispatch, self.workers = (
             said[key] for key in ("reduce", "dispatch", "workers")
         )
-        self._array_tasks, limit = said["array_tasks"], said["array_limit"]
-        words = [] if self._array_tasks == "auto" else [f"--array-tasks {self._array_tasks}"]
-        self.array_words = " ".join([*words, f"--array-limit {limit}"] if limit else words)
+        counts = {key: said[key] for key in ("array_tasks", "array_limit")}
+        numbers = {key: count for key, count in counts.items() if isinstance(count, int)}
+        self._array_tasks = numbers.get("array_tasks", MOST_TASKS)
+        self.array_words = " ".join(
+            f"--{key.replace('_', '-')} {number}" for key, number in numbers.items()
+        )
         self.name_of = self._workflow.modifier.modify_rulename
         self.stages = {self.name_of(stage): stage for stage in STAGES}
         stage = {"jobs": None, "array": recipe.RULE}.get(self.dispatch, self.dispatch)
@@ -151,16 +150,10 @@ class Run:
 
     @functools.cached_property
     def forced(self) -> bool:
-        """Whether the user forces the one job for all shards; logs that once."""
+        """Whether the user forces the one job for all shards."""
         settings = self._workflow.dag_settings
         named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
-        if self.rule_for_all is None or self.missing is None:
-            return False
-        if not (settings.forceall or self.rule_for_all in named):
-            return False
-        again = store.describe(self.plan, list(self.plan.shards), "are computed again")
-        log.info(f"shardwise: because you force it, {again}")
-        return True
+        return self.rule_for_all is not None and (settings.forceall or self.rule_for_all in named)
 
     @property
     def to_compute(self) -> list[str]:
@@ -229,15 +222,15 @@ class Run:
         notice a missing marker or product if no job asks for it by name. Once the jobs are known,
         `hooks.before_jobs` makes the file old. No other process has it, not even a dry run.
         """
+        file = CACHE.absolute() / f"anew-{failures.this_run()}"
         try:
             CACHE.mkdir(parents=True, exist_ok=True)
-            file, name = tempfile.mkstemp(dir=CACHE.absolute(), prefix="anew-")
-            os.close(file)
-            atexit.register(Path(name).unlink, missing_ok=True)
-            os.utime(name, (time.time() + _YEAR,) * 2)
+            file.touch()
+            atexit.register(file.unlink, missing_ok=True)
+            os.utime(file, (time.time() + _YEAR,) * 2)
         except OSError as error:
             hooks.refuse(error)
-        return [name]
+        return [str(file)]
 
     @property
     def plan_input(self) -> list[str]:
@@ -280,9 +273,9 @@ class Run:
     def mib(self, rule: str) -> Any:
         """Memory of a job."""
         problem, shards = self.plan.problem, self.plan.shards
-        if rule == "shard":  # a buffer of known size: retries need no more
-            return -(-(memory.copy_memory(problem) + self.plan.facts.decoded) // MIB)
-        if rule == "synthesize":
+        if rule == "shard":
+            nbytes = memory.copy_memory(problem) + self.plan.facts.decoded
+        elif rule == "synthesize":
             nbytes = memory.synthetic_memory(problem)
         elif rule == "reduce":  # of all its ranks
             labelled = memory.labelled_bytes(problem, self.plan.facts.label_counts)
@@ -292,32 +285,43 @@ class Run:
             nbytes = workers * max(row.memory for row in shards.values())
             if self.dispatch != "jobs":  # else a task reads little of the plan
                 nbytes += (1 + workers) * memory.plan_memory(len(shards))
-        return _growing(-(-nbytes // MIB))
+        return lambda wildcards, attempt: attempt * -(-nbytes // MIB)
 
-    def minutes(self, rule: str) -> Growing:
+    def minutes(self, rule: str) -> Any:
         """Run time of a job."""
         if rule in ("multiply", "pool", "mpi"):
-            alone = self.dispatch == "jobs"
-            return _growing(self._task_minutes) if alone else self._worker_minutes
-        largest = max(row.bytes for row in self.plan.shards.values())
-        nbytes = self.plan.facts.bytes
-        read = {"shard": 2 * largest, "synthesize": nbytes.input, "reduce": nbytes.products}
-        return _growing(cut.minutes(read[rule]))
+            return self._worker_minutes
+        nbytes, rows = self.plan.facts.bytes, self.plan.shards.values()
+        read = {"shard": 2 * max(row.bytes for row in rows),
+                "synthesize": nbytes.input, "reduce": nbytes.products}  # fmt: skip
+        return lambda wildcards, attempt: attempt * cut.minutes(read[rule])
 
     def _worker_minutes(self, wildcards: Any, attempt: int) -> int:
         """Run time of a worker, for its share of the shards; in an array it stops before that."""
-        if self.dispatch == "array":
-            workers = MOST_TASKS if self._array_tasks == "auto" else self._array_tasks
-            most = _DAY_MINUTES
-        else:
+        if self.dispatch == "jobs":
+            return attempt * self._task_minutes
+        workers, most = self._array_tasks, float(_DAY_MINUTES)
+        if self.dispatch != "array":
             workers = grants.asked(self._node_words) * grants.nodes(self._node_words)
             most = math.inf
-        shards = self.to_compute
+        shared = min(self._minutes_of(self.to_compute, workers), most)
+        return attempt * int(max(self._task_minutes, shared))
+
+    @functools.cached_property
+    def _task_minutes(self) -> int:
+        def nbytes(row: Shard) -> int:
+            return row.bytes + row.product_bytes
+
+        return self._minutes_of([max(self.plan.shards.values(), key=nbytes).shard])
+
+    def _minutes_of(self, shards: Sequence[str], workers: int = 1) -> int:
+        """How long some shards take if workers share them evenly."""
         rows = [self.plan.shards[shard] for shard in shards]
-        nbytes = sum(store.amounts(self.plan, shards)) + self._copied(rows)
+        nbytes = sum(store.amounts(self.plan, shards))
+        if self.dispatch != "jobs" and self.plan.settings.materialize:  # else other jobs copy
+            nbytes += 2 * sum(row.bytes for row in rows)
         flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
-        shared = cut.minutes(nbytes // workers, flop // workers)
-        return attempt * max(self._task_minutes, min(shared, most))
+        return cut.minutes(nbytes // workers, flop // workers)
 
     @property
     def most_devices(self) -> int:
@@ -332,23 +336,8 @@ class Run:
         # Snakemake wraps them; `raw` is the text in the profile.
         return {name: str(resource.raw) for name, resource in asked.items()}
 
-    @property
-    def _task_minutes(self) -> int:
-        row = max(self.plan.shards.values(), key=lambda row: row.bytes + row.product_bytes)
-        nbytes = row.bytes + row.product_bytes + self._copied([row])
-        return cut.minutes(nbytes, (row.stop - row.start) * self.plan.problem.flop)
-
-    def _copied(self, rows: Iterable[Shard]) -> int:
-        """Bytes that tasks read and write to copy some shards; under jobs, other jobs copy."""
-        copies = self.dispatch != "jobs" and self.plan.settings.materialize
-        return 2 * sum(row.bytes for row in rows) if copies else 0
-
 
 def _lacking(path: str) -> str:
     """An array's receipt, which is written last; the array itself if only that is missing."""
     receipt = f"{path}.json"
     return f"{path}.npy" if os.path.exists(receipt) else receipt
-
-
-def _growing(amount: int) -> Growing:
-    return lambda wildcards, attempt: attempt * amount

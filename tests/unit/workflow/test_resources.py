@@ -15,9 +15,8 @@ def test_no_list_of_files_is_read_for_the_memory_of_jobs(tmp_path):
     run = object.__new__(Run)
     run.plan, run.reduce, run.dispatch = plan.load(made.results.plan), {"ranks": 2}, "array"
     made.results.sources.unlink()
-    assert run.mib("shard") > 0
-    for rule in ("synthesize", "reduce", "multiply"):
-        assert run.mib(rule)
+    for rule in ("shard", "synthesize", "reduce", "multiply"):
+        assert run.mib(rule)(None, 2) == 2 * run.mib(rule)(None, 1) > 0
 
 
 def test_a_wrong_placeholder_is_left_to_the_check_before_the_first_job() -> None:
