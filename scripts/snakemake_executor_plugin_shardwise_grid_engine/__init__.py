@@ -1,15 +1,13 @@
 """Snakemake's executor for Grid Engine, ``executor: shardwise-grid-engine`` of profiles/uge.
 
-Snakemake imports every installed package of such a name as it starts. Which copy of ``shardwise``
-is used is decided by the Snakefile, which comes later; so `shardwise.workflow.grid_engine_executor`
-is not imported here: it sets ``submissions`` before the first job.
+Snakemake imports it before the Snakefile decides which copy of ``shardwise`` is used; that copy's
+`workflow.grid_engine_executor` sets ``submissions`` before the first job.
 """
 
 import shlex
 from collections.abc import AsyncIterator
 from typing import Any
 
-from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.settings import CommonSettings
@@ -29,15 +27,10 @@ class Executor(RemoteExecutor):
 
     def run_job(self, job: Any) -> None:
         """Submit a job; where that fails, the job has failed."""
-        if self.submissions is None:
-            raise WorkflowError("this executor is for the Snakefile of Shardwise")
         script, info = self.get_jobscript(job), SubmittedJobInfo(job)
         self.write_jobscript(job, script)
-        try:
-            info.external_jobid = self.submissions.submit(job, script)
-        except self.submissions.refusals as error:
-            return self.report_job_error(info, msg=f"{error}\n")
-        return self.report_job_submission(info)
+        info.external_jobid = self.submissions.submit(job, script)
+        (self.report_job_submission if info.external_jobid else self.report_job_error)(info)
 
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]

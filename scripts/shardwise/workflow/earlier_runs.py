@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
-from shardwise.records.locks import dispatcher, is_job_locked, take_lock
+from shardwise.records.locks import is_job_locked, take_lock
 from shardwise.work.array import SITES
 from shardwise.work.schedulers import JOB_NAME
 
@@ -36,26 +36,15 @@ def lock_results(results: Results) -> None:
 
 def refuse_beside_living(results: Results) -> None:
     """Raise TryAgain if jobs of an earlier run still wait or work, or a scheduler is silent."""
-    names = noted_names(results.runs)
-    for title, scheduler in SITES.items():
-        if names[title] and shutil.which(scheduler.client):
-            try:
-                living = scheduler.living(sorted(names[title]))
-            except TryAgain as error:
-                words = f"{scheduler.client} does not say if jobs of an earlier run are alive"
-                raise TryAgain(f"{words} ({error}); try again") from None
-            if living:
-                see, cancel = scheduler.see(living)
-                raise TryAgain(
-                    f"{len(living)} jobs of an earlier run still wait or work on {results.root}. "
-                    f"Let them finish (see: {see}), or cancel them ({cancel}); then run the same "
-                    "command again."
-                )
-    if is_job_locked(results.living):
-        who = f", started by {dispatcher(results)}" if is_job_locked(results.dispatching) else ""
+    see, cancel, living = "squeue --me, qstat, or pgrep -af scripts/", "", []
+    for title, names in noted_names(results.runs).items():
+        if title in SITES and shutil.which(SITES[title].client) and not living:
+            living = SITES[title].living(sorted(names))
+            see, cancel = SITES[title].see(living) if living else (see, cancel)
+    if living or is_job_locked(results.living):
         raise TryAgain(
-            f"jobs of an earlier run still work on {results.root}{who}. Let them finish, or end "
-            "them (see: squeue --me, qstat, or pgrep -af scripts/); then run the same command "
+            f"jobs of an earlier run still wait or work on {results.root}. Let them finish (see: "
+            f"{see}), or cancel them{f' ({cancel})' if cancel else ''}; then run the same command "
             "again."
         )
 

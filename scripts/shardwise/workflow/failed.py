@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import InputError, ShardwiseError, TryAgain, verdict
+from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.work import claims
@@ -32,12 +32,6 @@ def of_job(run: "Run", job: Any) -> Failure | None:
     return failure if failure and failure.run == failures.this_run() else None
 
 
-def of_shards(run: "Run", missing: list[str]) -> dict[str, Failure]:
-    """The failures of some shards in this run."""
-    names = [run.plan.shards[shard].name for shard in missing]
-    return failures.of_this_run(run.results, names)
-
-
 def note(run: "Run", job: Any, reason: str) -> None:
     """Write down why a job has failed, unless the job has done so itself."""
     if of_job(run, job) is None:
@@ -45,9 +39,7 @@ def note(run: "Run", job: Any, reason: str) -> None:
 
 
 def note_refused(run: "Run", job: Any, title: str, error: ShardwiseError) -> None:
-    """Write down that a scheduler refused a job; one that it will never take is not tried again."""
-    words = f"{title} did not accept the job: {error}"
-    if isinstance(error, InputError):
-        words += f"; {recipe.cure(job.rule.name)}"
-        job.attempt = job.rule.restart_times + 1
-    failures.note(run.results, name_of(run, job), verdict(error)[0], words)
+    """Write down that a scheduler refused a job."""
+    cure = f"; {recipe.cure(job.rule.name)}" if isinstance(error, InputError) else ""
+    reason = f"{title} did not accept the job: {error}{cure}"
+    failures.note(run.results, name_of(run, job), error.exit_code, reason)

@@ -7,29 +7,22 @@ some clusters and missing on others. Snakemake reaches this module through the p
 """
 
 import atexit
-import math
 import os
 import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shardwise.errors import InputError, ShardwiseError, TryAgain, some, tell
+from shardwise.errors import InputError, ShardwiseError, TryAgain, tell
 from shardwise.files.paths import CACHE
 from shardwise.work import grid_engine, schedulers
 from shardwise.work.grid_engine import GridEngine, Job
 from shardwise.work.schedulers import QueueFull
 from shardwise.workflow import failed, recipe
 
-if TYPE_CHECKING:
-    from shardwise.workflow.run import Run
-
-_AWAY_SECONDS = 600  # how long a submission waits for a qmaster that does not answer
-_PAUSE_SECONDS = 5
-_MESSAGE_SECONDS = 60
-_TRACE_SECONDS = 10  # how long a job's exit file may take to appear once the job has left
+_PAUSE_SECONDS, _TRACE_SECONDS = 5, 10  # once a job has left, its exit file may be late
 
 JOBSCRIPT = """\
 #!/bin/bash
@@ -48,16 +41,8 @@ exit "$code"
 """Snakemake's script of a job, within code that writes the two files."""
 
 
-def begin(run: "Run", executor: Any) -> None:
-    """Make the executor of ``profiles/uge`` submit its jobs through this module.
-
-    Raises InputError if jobs are grouped: a group has no rule, shard or failure of its own.
-    """
-    if groups := {job.group for job in executor.workflow.dag.needrun_jobs() if job.group}:
-        raise InputError(
-            f"groups of jobs ({some(sorted(groups))}) cannot be submitted to Grid Engine; for "
-            "several shards per job, use dispatch: array, and leave out --groups"
-        )
+def begin(run: Any, executor: Any) -> None:
+    """Make the executor of ``profiles/uge`` submit its jobs through this module."""
     os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
     submissions = Submissions(run, (CACHE / "uge" / os.urandom(3).hex()).absolute())
     atexit.register(submissions.cancel)
@@ -68,63 +53,47 @@ def begin(run: "Run", executor: Any) -> None:
 class Submissions:
     """The jobs of one run; their names begin with a prefix that ``runs.tsv`` notes."""
 
-    refusals = ShardwiseError
-
-    def __init__(self, run: "Run", folder: Path) -> None:
+    def __init__(self, run: Any, folder: Path) -> None:
         self._run, self._folder, self._prefix = run, folder, f"sw-{folder.name}-"
         self._unended = set[str]()  # names of jobs
-        self._asked, self._told = 0.0, -math.inf
+        self._asked, self._told = 0.0, ""
         self._gone: dict[str, float] = {}  # since when the queue lacks a job, by number
         self._silent: dict[str, float] = {}  # since when a host has not responded
 
-    def submit(self, job: Any, script: str) -> str:
-        """Submit a job's script; return the job's number.
+    def submit(self, job: Any, script: str) -> str | None:
+        """Submit a job's script; return the job's number, or None if Grid Engine refuses the job.
 
-        Raises InputError if Grid Engine refuses the job, TryAgain if it has not answered for ten
-        minutes. A full queue is waited for without such a limit.
+        If qmaster does not answer or the queue is full, wait, and never submit twice: a submission
+        may have arrived although its answer did not, so look for the job first.
         """
         if not self._folder.exists():
             schedulers.remember(self._run.results, "uge", self._prefix)
             self._folder.mkdir(parents=True)
-        name = self._name(job)
-        own = grid_engine.submission(name, str(self._folder / f"{name}.out"))
-        words = [*own, *recipe.site_words(job.resources), script, str(self._folder)]
+        name, unheard = self._name(job), False
         self._unended.add(name)
-        try:
-            return self._insist(name, words)
-        except ShardwiseError as error:
-            if not isinstance(error, TryAgain):  # else the submission may still arrive
+        while True:
+            try:
+                if unheard and (number := self._number_of(name)):
+                    return number
+                own = grid_engine.submission(name, str(self._folder / f"{name}.out"))
+                asked = recipe.site_words(job.resources)
+                answer = grid_engine.call(*own, *asked, script, str(self._folder))
+                if match := re.search(r"(?:^|\s)(\d+)(?:\.\S+)?\s*$", answer):
+                    return match[1]
+                raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
+            except InputError as error:
                 self._unended.discard(name)
-            failed.note_refused(self._run, job, "Grid Engine", error)
-            raise
+                failed.note_refused(self._run, job, "Grid Engine", error)
+                return None
+            except TryAgain as error:
+                unheard |= not isinstance(error, QueueFull)
+                self._say(f"Grid Engine accepts no job now ({error}); trying again")
+            time.sleep(_PAUSE_SECONDS)
 
     def _name(self, job: Any) -> str:
         """The name under which a try of a job is submitted."""
         parts = (job.rule.name, *job.wildcards_dict.values(), str(job.attempt))
         return self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
-
-    def _insist(self, name: str, words: list[str]) -> str:
-        """Submit a job; if qmaster does not answer, wait for it, and never submit twice.
-
-        A submission may have arrived although its answer did not, so look for the job first.
-        """
-        end, unheard = time.monotonic() + _AWAY_SECONDS, False
-        while True:
-            try:
-                if unheard and (number := self._number_of(name)):
-                    return number
-                answer = grid_engine.call(*words)
-                if match := re.search(r"(?:^|\s)(\d+)(?:\.\S+)?\s*$", answer):
-                    return match[1]
-                raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
-            except TryAgain as error:
-                if isinstance(error, QueueFull):  # wait as long as it takes
-                    end = time.monotonic() + _AWAY_SECONDS
-                elif time.monotonic() > end:
-                    raise
-                unheard |= not isinstance(error, QueueFull)
-                self._say(f"Grid Engine accepts no job now ({error}); trying again")
-            time.sleep(_PAUSE_SECONDS)
 
     def _number_of(self, name: str) -> str | None:
         """The number of a job that is in the queue, or that was there and ran."""
@@ -139,54 +108,45 @@ class Submissions:
 
     def look(self, jobs: Sequence[Any]) -> Iterator[tuple[Any, str]]:
         """What to tell Snakemake about each job: ``running``, ``success`` or ``failed``."""
-        queue = self._queue()
-        for info in jobs:
-            yield info, self._state(info, queue)
-
-    def _queue(self) -> list[Job] | None:
-        """The queue now; None, with a message, if Grid Engine does not answer."""
         try:
-            queue = grid_engine.queue()
+            queue: list[Job] | None = grid_engine.queue()
             # Changing the folder makes a network disk show here what jobs have written.
             (self._folder / "looked").touch()
             (self._folder / "looked").unlink()
+            now = self._asked = time.monotonic()
+            silent = {job.host for job in queue if job.silent}
+            self._silent = {host: self._silent.get(host, now) for host in silent}
         except (TryAgain, OSError) as error:
-            self._silent = {}  # all hosts are silent for half a minute after qmaster restarts
+            queue, self._silent = None, {}  # hosts are silent for a while after qmaster restarts
             self._say(f"Grid Engine does not answer ({error}); its jobs count as running")
-            return None
-        self._asked = now = time.monotonic()
-        self._silent = {job.host: self._silent.get(job.host, now) for job in queue if job.silent}
-        return queue
+        for info in jobs:
+            yield info, self._state(info, queue)
 
     def _state(self, info: Any, queue: list[Job] | None) -> str:
         number, name = info.external_jobid, self._name(info.job)
         code = self._mark(f"{number}.exit")
-        reason = f"it ended early: see {self._folder / name}.out"
-        if code is None:
-            why = "" if queue is None else self._why_failed(number, queue)
-            if not why:
-                return "running"
-            reason = f"the scheduler says: {why}"
+        why = "" if code or queue is None else self._why_failed(number, queue)
+        if not code and not why:
+            return "running"
         self._unended.discard(name)
         if code == "0":
             return "success"
+        reason = f"the scheduler says: {why}" if why else f"see {self._folder / name}.out"
         failed.note(self._run, info.job, reason)
         return "failed"
 
     def _why_failed(self, number: str, queue: list[Job]) -> str:
         """Why a job without an exit file has failed, or empty; one still queued is then deleted."""
-        own = [job for job in queue if job.number == number]
+        own, now, reason = [job for job in queue if job.number == number], self._asked, ""
         if not own:
-            now = time.monotonic()
             late = now - self._gone.setdefault(number, now) >= _TRACE_SECONDS
             return grid_engine.how_it_ended(number) if late else ""
         self._gone.pop(number, None)
-        reason = ""
-        if any("E" in job.state for job in own):
-            why = grid_engine.why_it_cannot_start(number)
-            reason = f"it cannot start, state {own[0].state}: {why}"
         for job in own:
-            if self._asked - self._silent.get(job.host, self._asked) >= schedulers.UNHEARD_SECONDS:
+            if "E" in job.state:
+                why = grid_engine.why_it_cannot_start(number)
+                reason = f"it cannot start, state {job.state}: {why}"
+            if now - self._silent.get(job.host, now) >= schedulers.UNHEARD_SECONDS:
                 reason = f"lost: its host {job.host} does not respond"
         if reason:
             try:
@@ -196,9 +156,9 @@ class Submissions:
         return reason
 
     def _say(self, text: str) -> None:
-        """Write a line to stderr for the user; at most one a minute."""
-        if time.monotonic() - self._told >= _MESSAGE_SECONDS:
-            self._told = time.monotonic()
+        """Write a line to stderr for the user, unless it was the last one."""
+        if text != self._told:
+            self._told = text
             tell(f"shardwise: {text}")
 
     def cancel(self) -> None:

@@ -22,7 +22,7 @@ from snakemake.path_modifier import PathModifier
 from snakemake.settings.types import DeploymentMethod
 
 from shardwise import errors, host
-from shardwise.errors import InputError, TryAgain, one_line
+from shardwise.errors import InputError, TryAgain
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
@@ -56,23 +56,7 @@ def refuse_repeated(words: Sequence[str]) -> None:
     """
     for name, typed in (("--configfile", "--configfiles?(=|$)"), ("--config", "--config(=|$)|-C")):
         if sum(re.match(typed, word) is not None for word in words) > 1:
-            raise InputError(
-                f"{name} is given more than once, and Snakemake would use only the last one; give "
-                f"it once, with all values: {name} ONE TWO"
-            )
-
-
-def typed_in(workflow: Any) -> str:
-    """The folder in which the command was typed.
-
-    With ``--directory`` Snakemake has left it, and only the shell's variable PWD still names it.
-    """
-    own, left = workflow.workdir_init, os.environ.get("PWD", "")
-    with contextlib.suppress(OSError):
-        moved = workflow.overwrite_workdir
-        if moved and left and os.path.samefile(os.path.join(left, moved), own):
-            return left
-    return str(own)
+            raise InputError(f"{name} is given more than once; give it once, with all values")
 
 
 def apply_prefix(workflow: Any, results: str) -> str:
@@ -110,9 +94,8 @@ def hasten() -> None:
 def before_jobs(workflow: Any, run: "Run") -> None:
     """Check and set up what a run needs just before its first job; exit if it may not begin.
 
-    A dry run only learns if no job could start, or a name would mislead the scheduler. It has
-    another executor, but its ``use_threads`` comes from that of the profile: it is true unless jobs
-    run on this machine.
+    A dry run only learns if a name would mislead the scheduler. It has another executor, but its
+    ``use_threads`` comes from that of the profile: it is true unless jobs run on this machine.
     """
     settings = workflow.resource_settings
     try:
@@ -158,16 +141,13 @@ def make_page(results: Results) -> bool:
     """
     words = [sys.executable, str(SCRIPTS / "report.py"), "--", str(results.root)]
     os.environ.pop("PYTHONSAFEPATH", None)  # no more jobs are started
-    try:
-        subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=True)
-        return True
-    except subprocess.CalledProcessError as error:
-        reason = (error.stderr.decode(errors="replace").strip() or str(error)).splitlines()[-1]
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = str(error)
-    except KeyboardInterrupt:
-        reason = "interrupted"
-    log.warning(f"shardwise: report not written ({results.report}): {one_line(reason)}")
+    reason = "interrupted, or out of time"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired, KeyboardInterrupt):
+        done = subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=False)
+        if done.returncode == 0:
+            return True
+        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    errors.tell(f"shardwise: report not written ({results.report}): {reason}")
     return False
 
 

@@ -37,8 +37,7 @@ def refuse_odd(workflow: Any, config: Mapping[str, Any], results: Results) -> No
                 )
     if shlex.quote(sys.executable) != sys.executable:
         raise InputError(
-            f"a scheduler's jobs start {short(sys.executable)} without quotes: its path may hold "
-            "only letters, digits and @%+=:,./-_; move the environment, or run with profiles/local"
+            f"schedulers would not quote {short(sys.executable)}; move the environment"
         )
 
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -27,7 +27,7 @@ from shardwise.records import failures, others
 from shardwise.records.failures import Failure
 from shardwise.records.quote import quote
 from shardwise.units import MIB, seconds
-from shardwise.workflow import failed, hooks, recipe
+from shardwise.workflow import failed, hooks
 
 _SECONDS_BETWEEN_LINES = 10.0
 _COUNTS = 20.0  # a pause between counts is at least this many times as long as a count
@@ -83,7 +83,8 @@ class Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Take note of one event."""
         event = getattr(getattr(record, "event", None), "value", "")
-        if event == "run_info":
+        if event == "run_info" and not self._planned:  # a dry run sends it twice
+            self._planned = True
             self._begin(record.stats)  # type: ignore[attr-defined]
         elif event == "job_error" and not self._workflow.dryrun:
             try:
@@ -92,25 +93,16 @@ class Listener(logging.Handler):
                 traceback.print_exc()
 
     def _begin(self, stats: Mapping[str, int]) -> None:
-        """Say which jobs there are, in the order in which they run, and prepare for them.
-
-        A dry run sends this event twice; the second one is ignored.
-        """
-        if self._planned:
-            return
+        """Say which jobs there are, in the order in which they run, and prepare for them."""
         from shardwise.files.commit import commit  # here: jobs do not need it
 
-        self._planned, dry, run = True, self._workflow.dryrun, self._run
-        others = sorted(stats.keys() - run.stages.keys() - {"all", "total"})
-        jobs = {rule: stats[rule] for rule in (*run.stages, *others) if rule in stats}
+        dry, run = self._workflow.dryrun, self._run
+        jobs = {rule: stats[rule] for rule in run.stages if rule in stats}
         end = " (dry run: nothing was started)" * dry
         tell("shardwise: jobs: " + ", ".join(f"{r} {count}" for r, count in jobs.items()) + end)
         if run.name_of("reduce") in jobs and not run.forces:  # else it is not a quote of this run
             own = quote(run.plan, run.reduce, run.missing)
             tell(f"shardwise: {own.line(sum(jobs.values()))}")
-        computes = run.rule_for_all or run.name_of(recipe.RULE)
-        for doubt in recipe.doubts(self._workflow, run.stages, computes, run.plan.settings.backend):
-            tell(f"shardwise: {doubt}")
         hooks.before_jobs(self._workflow, run)
         if dry:
             return
@@ -127,8 +119,13 @@ class Listener(logging.Handler):
             threading.Thread(target=self._count, daemon=True).start()
 
     def _again(self) -> str:
-        """The command that continues this run."""
-        return rerun_command(self._typed, hooks.typed_in(self._workflow))
+        """The command that continues this run, in the folder where it was typed.
+
+        With ``--directory`` Snakemake has left it; only the shell's variable PWD still names it.
+        """
+        own = str(self._workflow.workdir_init)
+        folder = os.environ.get("PWD", own) if self._workflow.overwrite_workdir else own
+        return rerun_command(self._typed, folder)
 
     def _on_failure(self, number: int) -> None:
         """Say why a job has failed, and which try follows; none if it would only fail again."""
@@ -137,7 +134,7 @@ class Listener(logging.Handler):
             name = failed.name_of(run, job)
             self._failed.add(name)
             missing = run.store.missing() if job.rule.name == run.rule_for_all else []
-            found = failed.of_shards(run, missing) or {
+            found = self._of_shards(missing) or {
                 name: failed.of_job(run, job) or _lost(name, run.results.root)
             }
             whole = name in found or len(found) == len(missing)
@@ -146,6 +143,11 @@ class Listener(logging.Handler):
             more = job.attempt <= job.restart_times
             follows = f"; try {job.attempt + 1} of {job.restart_times + 1} follows" * more
             self._tell_failed(found, follows)
+
+    def _of_shards(self, shards: Sequence[str]) -> dict[str, Failure]:
+        """The failures of some shards in this run, by name."""
+        names = [self._run.plan.shards[shard].name for shard in shards]
+        return failures.of_this_run(self._run.results, names)
 
     def _tell_failed(self, found: Mapping[str, Failure], follows: str = "") -> None:
         """Say why each shard or stage failed, once; if there are many, only for the first."""
@@ -156,24 +158,22 @@ class Listener(logging.Handler):
                 self._told.add(words)
                 tell(words)
 
-    def _count(self, pause: float = _SECONDS_BETWEEN_LINES) -> None:
+    def _count(self) -> None:
         """Say now and then how far the run is, and what has failed, if anything has changed."""
-        run, shards, told = self._run, self._run.plan.shards, ""
-        began, first = time.monotonic(), len(shards) - len(run.missing)
-        while not self._ended.wait(pause):
+        run, total, told, pause = self._run, len(self._run.plan.shards), "", _SECONDS_BETWEEN_LINES
+        began, first = time.monotonic(), total - len(run.missing)
+        while not self._ended.wait(pause) and not self._interrupted:
             now = time.monotonic()
             try:
                 missing = run.store.missing()
             except OSError:  # as while a file server restarts
                 continue
-            bad = failed.of_shards(run, missing)
+            bad = self._of_shards(missing)
             pause = max(pause, _COUNTS * (time.monotonic() - now))
-            if self._interrupted:
-                return
             if run.rule_for_all:  # else each failed shard has its own event
                 self._tell_failed(bad)
-            done = len(shards) - len(missing)
-            words = f"multiply: {done} of {len(shards)} shards done"
+            done = total - len(missing)
+            words = f"multiply: {done} of {total} shards done"
             words += f", {len(bad)} failed so far" if bad else ""
             if words != told:
                 left = (now - began) * len(missing) / max(1, done - first)
@@ -193,8 +193,8 @@ class Listener(logging.Handler):
 
     def _tell_end(self) -> int:
         """Say how the run ended, by its files, not by Snakemake's events; the code of a Ctrl-C."""
-        run, statistics = self._run, self._run.reduce["statistics"]
-        missing, summed = run.store.missing(), run.store.is_summed(statistics)
+        run, shards = self._run, len(self._run.plan.shards)
+        missing, summed = run.store.missing(), run.store.is_summed(run.reduce["statistics"])
         finished = not missing and all(map(os.path.exists, run.all_files))
         unfinished = list(self._workflow.dag.needrun_jobs())
         if finished or not unfinished:
@@ -204,15 +204,12 @@ class Listener(logging.Handler):
             if advice := others.advice(run.plan):
                 tell(f"shardwise: {advice}")
             return 0
-        made = (missing or not summed) and hooks.make_page(run.results)
-        shards = len(run.plan.shards)
         done = shards - len(missing)
+        made = (missing or not summed) and hooks.make_page(run.results)
         if self._interrupted:
             tell(f"\nshardwise: interrupted: {done} of {shards} shards done")
         else:
-            lack = f"{len(missing)} missing"
-            if not missing:
-                lack = "the sum is " + ("written; report.html is missing" if summed else "missing")
+            lack = f"{len(missing)} missing" if missing else "the sum or the page is missing"
             tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
             for line in describe_causes(self._causes(unfinished, missing), run.results.root):
                 tell(f"  {line}")
@@ -222,13 +219,13 @@ class Listener(logging.Handler):
         tell(f"To run just what is missing, then the sum:\n  {self._again()}")
         return 128 + signal.SIGINT
 
-    def _causes(self, unfinished: Iterable[Any], missing: list[str]) -> dict[str, Failure]:
+    def _causes(self, unfinished: Sequence[Any], missing: list[str]) -> dict[str, Failure]:
         """The failures of this run in what it leaves unfinished, by name."""
         run = self._run
         names = [failed.name_of(run, job) for job in unfinished]
-        if run.rule_for_all:
-            names += [run.plan.shards[shard].name for shard in missing]
         found = failures.of_this_run(run.results, names)
+        if run.rule_for_all:
+            found |= self._of_shards(missing)
         if not (run.rule_for_all and found):  # else the shards say why that job failed
             for name in self._failed.intersection(names).difference(found):
                 found[name] = _lost(name, run.results.root)
@@ -279,14 +276,10 @@ def _shown(name: str) -> str:
 def rerun_command(argv: list[str], folder: str) -> str:
     """The command that continues a run: the same one, without what would force finished work."""
     module = Path(argv[0]).suffix == ".py"  # run by python -m: Snakemake's, or ours
-    program = [sys.executable, "-P", "-m", "snakemake"] if module else argv[:1]
-    words, forced = [], False
-    for typed in argv[1:]:
-        flags = re.fullmatch("-[npkfF]+", typed)  # in one word
-        word = re.sub("[fF]", "", typed) if flags else typed
+    words, forced = [sys.executable, "-P", "-m", "snakemake"] if module else argv[:1], False
+    for word in argv[1:]:
         # The rules that -R names follow it, up to the next option.
         forced = word in ("-R", "--forcerun") or (forced and word[:1] != "-")
-        joined = word.startswith(("-R", "--forcerun="))  # one word with the rule
-        if not forced and not joined and word not in ("-", "--forceall", "--force"):
+        if not forced and word not in ("-F", "--forceall", "-f", "--force"):
             words.append(word)
-    return f"cd {shlex.quote(folder)} && {shlex.join(program + words)}"
+    return f"cd {shlex.quote(folder)} && {shlex.join(words)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError
 from shardwise.files.paths import Results
@@ -22,10 +22,10 @@ PLAIN = ["a b", "a;b", "95%", "a-b", "é日", "a&|*?[x](y)", "~a#", "a=b,c:d"]
 @example("%j")
 def test_a_name_that_is_not_odd_comes_through_all_shells(name: str) -> None:
     """As the Slurm plugin hands it on: quoted by Snakemake, for a shell inside of another."""
-    assume(not names.find_odd(name))
-    inner = f"printf %s {format_cli_arg('', name)}".replace('"', '\\"')
-    line = ["sh", "-c", f'sh -c "{inner}"']
-    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == name
+    if not names.find_odd(name):
+        inner = f"printf %s {format_cli_arg('', name)}".replace('"', '\\"')
+        line = ["sh", "-c", f'sh -c "{inner}"']
+        assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == name
 
 
 def refuse(config: dict[str, object], results: str = "r", **over: object) -> None:

@@ -1,8 +1,6 @@
 """The last words of a run: why jobs failed, by cause, and the command that goes on."""
 
-import errno
 import logging
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +16,8 @@ from tests import factories
 
 
 @pytest.mark.parametrize(("typed", "again"), [
-    (["snakemake", "-n"], "snakemake -n"),
     (["snakemake", "--forceall", "--cores", "2"], "snakemake --cores 2"),
-    (["snakemake", "-pF", "-f", "-sFile"], "snakemake -p -sFile"),
     (["snakemake", "-R", "multiply", "shard", "-k"], "snakemake -k"),
-    (["snakemake", "--forcerun=multiply", "shard", "-Rreduce", "-k"], "snakemake shard -k"),
     (["snakemake", "--configfile", "my file.yaml"], "snakemake --configfile 'my file.yaml'"),
     (["/p/snakemake/__main__.py", "-s", "S", "-F"], f"{sys.executable} -P -m snakemake -s S"),
 ])  # fmt: skip
@@ -100,61 +95,3 @@ def test_a_killed_job_is_told_from_one_that_failed(
     assert words in said
     assert ("left no message" in said) == ("left no message" in words)
     assert (job.attempt, said.count("; try 2 of 3 follows\n")) == ((1, 1) if more else (3, 0))
-
-
-def test_a_disk_that_is_away_for_a_while_ends_no_progress(tmp_path, capsys):
-    """The next look goes on: a run may last for days, and its file server restart meanwhile."""
-    made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
-    answers = [OSError(errno.ESTALE, "Stale file handle"), ["00001"]]
-
-    def missing() -> list[str]:
-        answer = answers.pop(0)
-        if not answers:
-            listener._ended.set()
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
-    run = SimpleNamespace(plan=made, results=made.results, missing=["00000", "00001"],
-                          store=SimpleNamespace(missing=missing), rule_for_all="pool")  # fmt: skip
-    listener = Listener(SimpleNamespace(), run)
-    listener._count(pause=0.0)
-    assert "shardwise: multiply: 1 of 2 shards done" in capsys.readouterr().err
-
-
-def test_an_interrupt_that_finds_all_done_ends_with_0(tmp_path, monkeypatch, capsys):
-    """Snakemake itself would end with 1, which says that a job has failed."""
-    made = factories.computed(factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2))
-    own = {"reduce": {"statistics": ["sum"]}, "all_files": [], "last_files": ["sum"]}
-    run = SimpleNamespace(plan=made, results=made.results, store=Store(made), **own)
-    workflow = SimpleNamespace(dag=SimpleNamespace(needrun_jobs=lambda: ["report"]))
-    codes = []
-    monkeypatch.setattr(progress.os, "_exit", codes.append)
-    for interrupted in (False, True):
-        listener = Listener(workflow, run)
-        listener.began = True
-        if interrupted:
-            listener._ending = True  # Snakemake ends its jobs already: nothing more is raised
-            listener.interrupt(2, None)
-        listener.last_words()
-    assert codes == [0]
-    assert capsys.readouterr().err.count("shardwise: done: sum\n") == 2
-
-
-_LOGS_TO_A_FULL_DISK = """
-import logging
-from types import SimpleNamespace
-from shardwise.workflow import progress
-
-logger = logging.getLogger("snakemake.logging")
-logger.addHandler(logging.FileHandler("/dev/full"))
-progress.attach(SimpleNamespace(is_main_process=True), None)
-logger.error("a job has failed")
-"""
-
-
-def test_a_full_disk_of_snakemakes_log_does_not_fill_the_screen():
-    """Python would show a traceback for each event that Snakemake cannot write to its log."""
-    line = [sys.executable, "-c", _LOGS_TO_A_FULL_DISK]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert done.stdout + done.stderr == ""
