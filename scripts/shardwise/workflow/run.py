@@ -136,8 +136,7 @@ class Run:
         self.files_for_all = self.plan_mark + self.stack_files
         # What the main process leaves for jobs: the plan until one commits it, and what the tasks
         # of an array ask the scheduler for.
-        folder = CACHE / f"planned-{plans.digest(str(results.root))}"
-        self.planned = str(Results(folder).plan)
+        self.planned = str(Results(CACHE / f"planned-{plans.digest(str(results.root))}").plan)
         self.request = str(recipe.path(results))
 
     # Computed late: Snakemake knows what is forced only after it has read the rules.
@@ -175,41 +174,31 @@ class Run:
 
         planner.write(replace(self.plan, results=Results.of_plan(Path(self.planned))))
 
-    # Inputs, as names or as functions of the wildcards: Snakemake takes ten times as long to call a
-    # function as to take a name.
+    # Inputs, as functions of the wildcards.
 
-    @property
-    def input_files(self) -> Any:
-        """Input of the job that copies a shard's matrices."""
-        return self._where(self._uncopied, self.files_for_all)
+    def _is_to_make(self, shard: str, missing: Collection[str]) -> bool:
+        """Whether a shard's file is to be made; a job makes its own, and needs its input."""
+        return self.missing is None or shard in missing or self.forces
 
-    @property
-    def factor_files(self) -> Any:
-        """Input of the job that computes a shard's products."""
-        missing = self.plan.shards if self.missing is None else set(self.missing)
-        copied = self.plan.settings.materialize
-        return self._where(missing, self._copy_files if copied else self.files_for_all)
-
-    def _where(self, missing: Collection[str], files: Any) -> Any:
-        """The input of each shard's job: ``files`` if its output is missing, else nothing."""
-        if len(missing) == len(self.plan.shards):
-            return files
-
-        def chosen(wildcards: Any) -> list[str]:
-            if wildcards.shard not in missing and not self.forces:
-                return []
-            return files(wildcards) if callable(files) else files
-
-        return chosen
+    @functools.cached_property
+    def _lost(self) -> set[str]:
+        return set(self.missing or ())
 
     @functools.cached_property
     def _uncopied(self) -> set[str]:
-        """The shards without a copy; in a job all, so that the copy it reads is its input."""
-        return set(self.plan.shards if self.missing is None else self.store.missing_copies())
+        return set() if self.missing is None else set(self.store.missing_copies())
 
-    def _copy_files(self, wildcards: Any) -> list[str]:
-        """A shard's copy, whose job waits for the plan; if the copy exists, the plan itself."""
-        if wildcards.shard not in self._uncopied and not self.forces:
+    def input_files(self, wildcards: Any) -> list[str]:
+        """Input of the job that copies a shard's matrices."""
+        return self.files_for_all if self._is_to_make(wildcards.shard, self._uncopied) else []
+
+    def factor_files(self, wildcards: Any) -> list[str]:
+        """Input of the job that computes a shard's products: its copy, or what all shards need."""
+        if not self._is_to_make(wildcards.shard, self._lost):
+            return []
+        if not self.plan.settings.materialize:
+            return self.files_for_all
+        if not self._is_to_make(wildcards.shard, self._uncopied):
             return self.plan_mark
         name = self.plan.shards[wildcards.shard].input_name
         return [_lacking(f"{self.results.shards}/{place(name)}")]
