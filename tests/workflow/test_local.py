@@ -74,14 +74,6 @@ def test_a_sheet_of_files_of_any_format_and_number(workspace: Workspace) -> None
             np.testing.assert_array_equal(workspace.load("sum.npy"), expected)
 
 
-def test_each_copy_is_multiplied_before_the_next_is_made(workspace: Workspace) -> None:
-    """So the shards done tell how long the rest will take, even while copies are being made."""
-    np.save(workspace.root / "a.npy", factories.stack((4, 64, 64)))
-    workspace.configure(input="a.npy", shards=4, materialize=True)
-    said = workspace.succeed("--cores", "1", "--until", "multiply").output
-    assert re.findall("rule (shard|multiply):", said) == ["shard", "multiply"] * 4
-
-
 HOSTILE = "a b'c\"$(touch pwned);`touch pwned`&"
 
 

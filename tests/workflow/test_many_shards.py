@@ -1,10 +1,8 @@
-"""More than 1,000 shards: their files lie in folders by the thousand, under every dispatch."""
+"""More than 1,000 shards: their files lie in folders by the thousand."""
 
-import contextlib
 from pathlib import Path
 
 import numpy as np
-import pytest
 from shardwise.plan import plan as plans
 
 from tests import factories
@@ -15,14 +13,6 @@ MATRIX = np.array([[1.0, 2.0], [3.0, 5.0]])
 SUM = SHARDS * (MATRIX @ MATRIX)
 
 
-def tiny(root: Path, **values: object) -> Workspace:
-    """A workspace with 1,001 matrices, each a shard."""
-    workspace = Workspace.create(root)
-    np.save(workspace.root / "stack.npy", np.broadcast_to(MATRIX, (SHARDS, 2, 2)))
-    workspace.configure(input="stack.npy", backend="numpy", shards=SHARDS, **values)
-    return workspace
-
-
 def names(folder: Path) -> set[str]:
     """What lies in a folder."""
     return {path.name for path in folder.iterdir()}
@@ -30,7 +20,10 @@ def names(folder: Path) -> set[str]:
 
 def test_a_run_by_a_pool(tmp_path, monkeypatch):
     """It computes just the missing shards; the sum is right, and nothing is left over."""
-    workspace = tiny(tmp_path / "w", dispatch="pool", materialize=False)
+    workspace = Workspace.create(tmp_path / "w")
+    np.save(workspace.root / "stack.npy", np.broadcast_to(MATRIX, (SHARDS, 2, 2)))
+    workspace.configure(input="stack.npy", backend="numpy", shards=SHARDS, dispatch="pool",
+                        materialize=False)  # fmt: skip
     planned = factories.run("plan", "--configfile", "mine.yaml", cwd=workspace.root)
     assert planned.returncode == 0, planned.stderr
     with monkeypatch.context() as context:
@@ -55,21 +48,3 @@ def test_a_run_by_a_pool(tmp_path, monkeypatch):
     lost = factories.run("verify", workspace.file("."), cwd=workspace.root)
     assert lost.returncode == 3, lost.stdout
     assert f"rm -f {workspace.file('products')}/001/{name}.json," in lost.stdout
-
-
-@pytest.mark.nightly  # a dry run of 2,000 jobs takes seconds
-def test_a_job_per_shard(tmp_path):
-    """A product as the target is made, and if lost made again, by the jobs of its shard alone."""
-    workspace = tiny(tmp_path / "w", dispatch="jobs", materialize=True)
-    workspace.succeed("--", "results/default/plan.tsv")
-    with contextlib.chdir(workspace.root):
-        name = plans.load(Path("results/default/plan.tsv")).shards["0001000"].name
-    target = ("--", f"results/default/products/001/{name}.npy")
-    workspace.succeed(*target)
-    assert names(workspace.file("products")) == {"001"}
-    assert names(workspace.file("shards")) == {"001"}
-    assert workspace.file(f"logs/multiply/001/{name}.log").exists()
-    assert workspace.dry_run(*target) == set()
-    workspace.file(f"products/001/{name}.npy").unlink()
-    assert workspace.dry_run(*target) == {"multiply 0001000"}
-    assert len(workspace.dry_run()) == 2 * SHARDS - 1 + 3

@@ -1,8 +1,6 @@
 """Names that would not reach a scheduler's job unchanged are refused; all others do reach it."""
 
-import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,31 +26,24 @@ def test_a_name_that_is_not_odd_comes_through_all_shells(name: str) -> None:
         assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == name
 
 
-def refuse(config: dict[str, object], results: str = "r", **over: object) -> None:
-    """Check the names of a run, some of which are replaced by these."""
-    workflow = SimpleNamespace(
-        **{"main_snakefile": "/p/Snakefile", "overwrite_configfiles": []} | over
-    )
-    names.refuse_odd(workflow, config, Results(Path(results)))
+def test_which_names_are_odd() -> None:
+    """Whatever is only unusual is none of them."""
+    assert all(map(names.find_odd, ODD))
+    assert not any(map(names.find_odd, PLAIN))
 
 
-PLACES: dict[str, Callable[[str], None]] = {
-    "results": lambda name: refuse({}, name),
-    "product": lambda name: refuse({"product": name}),
-    "input": lambda name: refuse({"input": [name]}),
-    "the config file": lambda name: refuse({}, overwrite_configfiles=[name]),
-    "the Snakefile": lambda name: refuse({}, main_snakefile=name),
-    "the working directory": lambda name: (Path(name).mkdir(), os.chdir(name), refuse({})),
-}
+def test_odd_names_are_refused_wherever_they_are(tmp_path, monkeypatch):
+    """The message has the place of the name."""
 
+    def refused(place, config, results="r", files=()):
+        workflow = SimpleNamespace(main_snakefile="/p/S", overwrite_configfiles=files)
+        with pytest.raises(InputError, match=rf"^{place} .*holds '\$'.*rename it"):
+            names.refuse_odd(workflow, config, Results(Path(results)))
 
-@pytest.mark.parametrize("place", PLACES)
-def test_odd_names_are_refused_wherever_they_are(tmp_path, monkeypatch, place):
-    """The message has the place of the name; a name that is only unusual is accepted."""
-    monkeypatch.chdir(tmp_path)
-    for name in PLAIN:
-        PLACES[place](name)
-    for name in ODD[: -1 if place == "the working directory" else None]:  # absolute: no dash
-        with pytest.raises(InputError, match=f"^{place} .*rename it"):
-            PLACES[place](name)
-        monkeypatch.chdir(tmp_path)
+    refused("results", {}, "a$b")
+    refused("product", {"product": "a$b"})
+    refused("input", {"input": ["a$b"]})
+    refused("the config file", {}, files=["a$b"])
+    (tmp_path / "a$b").mkdir()
+    monkeypatch.chdir(tmp_path / "a$b")
+    refused("the working directory", {})
