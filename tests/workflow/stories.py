@@ -142,18 +142,6 @@ def requeued(night: Night) -> Story:
     assert not list(night.workspace.file("failed").glob("*")), "nobody is blamed"
 
 
-def told_unknown(night: Night) -> Story:
-    """Slurm's plugin takes UNKNOWN for success: a job at work is not repeated, a dead one is."""
-    shims = night.shim()
-    yield
-    one, other = sorted(night.at_gate())
-    night.cluster.cancel(night.at_gate()[one])
-    (shims / "squeue.next").write_text("UNKNOWN\n")
-    night.wait_for("Slurm has said so", lambda: not (shims / "squeue.next").read_text())
-    yield
-    assert night.starts() == Counter({one: 2, other: 1})
-
-
 Act = Callable[[Workspace, dict], None]
 """What happens to the folder of a finished run, or to its config."""
 

@@ -54,20 +54,14 @@ def test_a_run_shows_its_lines_and_opens_its_results(
     assert "Nothing to be done" in done.stderr
 
 
-@pytest.mark.parametrize("start", [shardwise.plan, shardwise.run])
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({}, "config: None is neither the path of a YAML file nor a dict of keys; give"),
-        ({"input": STACK}, "config: input: is an array; np.save it, and give the path, such as"),
-        ({"labels": [0, 1]}, "config: labels: is an array; np.save it, and give the path, such as"),
-        ({"product": np.abs}, "config: product: is a function; put it into a file: 'file.py:name'"),
-        ({"inptu": "stack.npy"}, "config: inptu: unknown key; did you mean input?"),
-        ({"input": "none.npy"}, "input: none.npy does not exist; looked for {}/none.npy"),
-        ({"results": date(2026, 11, 26)}, "config: results: 2026-11-26 is not allowed; it must be"),
-        ({"config": ["stack.npy"]}, "config: ['stack.npy'] is neither the path of a YAML file nor"),
-    ],
-)
+@pytest.mark.parametrize(("start", "keys", "words"), [
+    (shardwise.run, {}, "config: None is neither the path of a YAML file nor a dict of keys; give"),
+    (shardwise.run, {"input": STACK}, "config: input: is an array; np.save it, and give the path,"),
+    (shardwise.plan, {"product": np.abs}, "config: product: is a function; put it into a file:"),
+    (shardwise.run, {"inptu": "stack.npy"}, "config: inptu: unknown key; did you mean input?"),
+    (shardwise.plan, {"input": "none.npy"}, "input: none.npy does not exist; looked for {}/none"),
+    (shardwise.run, {"results": date(2026, 11, 26)}, "config: results: 2026-11-26 is not allowed"),
+])  # fmt: skip
 def test_bad_input_has_the_message_of_the_command(folder, start, keys, words) -> None:
     """The message is one line, and nothing is written."""
     with pytest.raises(InputError) as refused:

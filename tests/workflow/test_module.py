@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.factories import nightly
 from tests.workspace import Workspace
 
 STACK = np.arange(6 * 3 * 3, dtype=np.float64).reshape(6, 3, 3)
@@ -66,22 +65,20 @@ def test_a_module_from_git(workspace: Workspace, tmp_path: Path) -> None:
     assert workspace.dry_run() == set()
 
 
-@pytest.mark.parametrize("dispatch", ["jobs", nightly("pool")])
-def test_the_workflow_twice_in_one(workspace: Workspace, dispatch: str) -> None:
+def test_the_workflow_twice_in_one(workspace: Workspace) -> None:
     """Two modules, each with its own config: each job and each sum follow the module's own plan.
 
     The second module is made from the Snakefile at the root.
     """
     (workspace.root / "Snakefile").rename(workspace.root / "Snakefile.own")
-    sums = ["out/one/sum.npy", "two/out/x/sum.npy"]
-    for one, two in ((X, Y), (Y, X))[: 1 if dispatch == "jobs" else 2]:
-        (workspace.root / "Snakefile").write_text(
-            HOST
-            + module("one", one | {"results": "out/one", "dispatch": dispatch})
-            + module("two", two | {"dispatch": dispatch}, prefix="two", source='"Snakefile.own"')
-        )
-        assert {"one_reduce", "two_reduce"} <= workspace.dry_run(*sums)
-        done = workspace.succeed(*sums)
-        for name, config in (sums[0], one), (sums[1], two):
-            assert np.array_equal(np.load(workspace.root / name), SUM_X if config is X else SUM_Y)
-        assert done.output.count("shardwise: done: what was asked for") == 2
+    (workspace.root / "Snakefile").write_text(
+        HOST
+        + module("one", X | {"results": "out/one"})
+        + module("two", Y, prefix="two", source='"Snakefile.own"')
+    )
+    sums = {"out/one/sum.npy": SUM_X, "two/out/x/sum.npy": SUM_Y}
+    assert {"one_reduce", "two_reduce"} <= workspace.dry_run(*sums)
+    done = workspace.succeed(*sums)
+    for name, right in sums.items():
+        assert np.array_equal(np.load(workspace.root / name), right)
+    assert done.output.count("shardwise: done: what was asked for") == 2

@@ -92,10 +92,6 @@ RUNS = {
         stories.requeued, ("slurm array",), (fault("a job that is requeued"),),
         ("slurm array", "slurm pool", "slurm mpi"), shards=2,
     ),
-    "told UNKNOWN": Run(
-        stories.told_unknown, (), (fault("a scheduler that answers rubbish, or UNKNOWN"),),
-        ("slurm jobs",), shards=2,
-    ),
 }  # fmt: skip
 LOST_NODE = Run(
     stories.a_lost_node, ("grid_engine array",), (),
@@ -308,10 +304,8 @@ def test_a_config_changed_to_and_fro_computes_nothing_twice(finished, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dispatch", "words"),
-    [("pool", ["--forceall"]), nightly("pool", ["-R", "pool"]),
-     nightly("jobs", ["--forceall"]), nightly("jobs", ["-R", "multiply"])],
-)  # fmt: skip
+    ("dispatch", "words"), [("pool", ["--forceall"]), nightly("jobs", ["-R", "multiply"])]
+)
 def test_what_is_forced_is_computed_again(finished, tmp_path, dispatch, words):
     """All products, with the same bits; a dry run and --touch compute nothing."""
     workspace = finished.clone(tmp_path / "a clone")
@@ -360,21 +354,12 @@ def test_who_asks_for_a_sum_gets_that_of_this_config(finished, tmp_path, dispatc
 
 
 def test_snakemakes_own_report_holds_the_page(finished, tmp_path, monkeypatch):
-    """Page, figures, ledger and receipt with captions and categories.
-
-    It needs no network, and no package that `make run` does not install.
-    """
+    """It needs no network, and no package that `make run` does not install."""
     workspace = finished.clone(tmp_path / "a clone")
     monkeypatch.setenv("PYTHONPATH", packages.hide_the_others(tmp_path / "hidden"))
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     workspace.succeed("--report", "all.zip")
     with zipfile.ZipFile(workspace.root / "all.zip") as made:
-        names = {Path(name).name: name for name in made.namelist()}
-        text = made.read("all/report.html").decode()
-        page = (workspace.root / "out" / "report.html").read_bytes()
-        pages = [n for n in made.namelist() if made.read(n) == page]
-    assert {"metrics.prom", "ledger.tsv", "summary.json", "report.html"} <= set(names)
-    assert len(pages) == 1
-    for words in ("The run", "Proof", "Start with the page", "One row per shard, made from"):
-        assert words in text
+        files = [(Path(name).name, made.read(name)) for name in made.namelist()]
+    for name in ("metrics.prom", "ledger.tsv", "summary.json", "report.html"):
+        assert (name, (workspace.root / "out" / name).read_bytes()) in files

@@ -95,13 +95,3 @@ def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace)
     assert "not finished: 1 of 2 shards" in workspace.run("-q").output, "last words are heard"
     refused = workspace.run("--quiet", "all", "--config", "product=A @ C")
     assert (refused.code, "unknown product" in refused.output) == (2, True)
-
-
-def test_the_working_folder_may_be_the_results_folder(workspace: Workspace) -> None:
-    """If nothing in it has our names, a run marks it as its own."""
-    (workspace.root / "out").rename(workspace.root.with_name("aside"))
-    workspace.configure(**OWN | {"results": ".", "dispatch": "pool"})
-    workspace.succeed()
-    total = np.load(workspace.root / "sum.npy")
-    assert np.array_equal(total, (STACK @ STACK).sum(axis=0))
-    assert workspace.dry_run() == set()
