@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import signal
 import sys
 import threading
@@ -20,13 +19,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from shardwise.errors import ShardwiseError, TryAgain, tell
-from shardwise.files.paths import for_bash
+from shardwise.errors import ShardwiseError, tell
+from shardwise.files.paths import for_bash, list_names
 from shardwise.host import BEGUN, SUBMITTED, TYPED
 from shardwise.records import failures, others
 from shardwise.records.failures import Failure
 from shardwise.records.quote import quote
-from shardwise.units import MIB, seconds
+from shardwise.units import seconds
 from shardwise.workflow import failed, hooks
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -59,7 +58,6 @@ class Listener(logging.Handler):
     def __init__(self, workflow: Any, run: Any) -> None:
         super().__init__()
         self._workflow, self._run = workflow, run
-        self._failed = set[str]()  # names of failed jobs, with or without a failure file
         self._told = set[str]()  # messages on failures, each of which is told once
         self._typed = shlex.split(os.environ.pop(TYPED, "")) or sys.argv
         self._submitted = os.environ.pop(SUBMITTED, "")
@@ -131,13 +129,13 @@ class Listener(logging.Handler):
         """Say why a job has failed, and which try follows; none if it would only fail again."""
         run, dag = self._run, self._workflow.dag
         for job in [j for j in self._workflow.scheduler.running if dag.jobid(j) == number]:
-            name = failed.name_of(run, job)
-            self._failed.add(name)
             missing = run.store.missing() if job.rule.name == run.rule_for_all else []
-            found = self._of_shards(missing) or {
-                name: failed.of_job(run, job) or _lost(name, run.results.root)
-            }
-            whole = name in found or len(found) == len(missing)
+            found = self._of_shards(missing)
+            whole = len(found) == len(missing)
+            if not found:  # of its shards
+                failed.note(run, job, _NO_WORD)
+                own = failed.of_job(run, job)
+                found, whole = {own.name: own} if own else {}, own is not None
             if whole and all(map(failures.needs_user, found.values())):
                 job.attempt = job.restart_times + 1
             more = job.attempt <= job.restart_times
@@ -196,8 +194,7 @@ class Listener(logging.Handler):
         run, shards = self._run, len(self._run.plan.shards)
         missing, summed = run.store.missing(), run.store.is_summed(run.reduce["statistics"])
         finished = not missing and all(map(os.path.exists, run.all_files))
-        unfinished = list(self._workflow.dag.needrun_jobs())
-        if finished or not unfinished:
+        if finished or not list(self._workflow.dag.needrun_jobs()):
             whole = ", ".join(run.last_files)
             tell(f"shardwise: done: {whole if finished else 'what was asked for'}")
             self._tell_devices()
@@ -211,7 +208,7 @@ class Listener(logging.Handler):
         else:
             lack = f"{len(missing)} missing" if missing else "the sum or the page is missing"
             tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
-            for line in describe_causes(self._causes(unfinished, missing), run.results.root):
+            for line in describe_causes(self._causes(), run.results.root):
                 tell(f"  {line}")
             self._tell_devices()
             if made:
@@ -219,17 +216,12 @@ class Listener(logging.Handler):
         tell(f"To run just what is missing, then the sum:\n  {self._again()}")
         return 128 + signal.SIGINT
 
-    def _causes(self, unfinished: Sequence[Any], missing: list[str]) -> dict[str, Failure]:
-        """The failures of this run in what it leaves unfinished, by name."""
-        run = self._run
-        names = [failed.name_of(run, job) for job in unfinished]
-        found = failures.of_this_run(run.results, names)
-        if run.rule_for_all:
-            found |= self._of_shards(missing)
-        if not (run.rule_for_all and found):  # else the shards say why that job failed
-            for name in self._failed.intersection(names).difference(found):
-                found[name] = _lost(name, run.results.root)
-        return found
+    def _causes(self) -> dict[str, Failure]:
+        """All failures of this run, but those of devices, by name."""
+        files = list_names(self._run.results.failed)
+        names = {name.rpartition("/")[2].removesuffix(".json") for name in files}
+        own = (name for name in sorted(names) if not name.startswith(failures.DEVICE))
+        return failures.of_this_run(self._run.results, own)
 
     def _tell_devices(self) -> None:
         for uuid, failure in failures.barred(self._run.results).items():
@@ -251,15 +243,6 @@ def describe_causes(found: Mapping[str, Failure], root: Path) -> Iterator[str]:
         yield f"failed: {names}: {_explain(same[0], root)}"
     if rest := ordered[_MOST_CAUSES:]:
         yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: see shardwise watch"
-
-
-def _lost(name: str, root: Path) -> Failure:
-    """What is known of a job that has failed and left no failure file, as on a full disk."""
-    why = _NO_WORD
-    with suppress(OSError):
-        if shutil.disk_usage(root).free < MIB:
-            why = f"it left no message: the disk of {root} is full; make room"
-    return Failure(name, TryAgain.exit_code, why, "", time.time())
 
 
 def _explain(failure: Failure, root: Path) -> str:

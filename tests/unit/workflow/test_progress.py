@@ -9,7 +9,7 @@ import pytest
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.records.store import Store
-from shardwise.workflow import hooks, progress
+from shardwise.workflow import hooks
 from shardwise.workflow.progress import Listener, describe_causes, rerun_command
 
 from tests import factories
@@ -53,7 +53,6 @@ OWN, OTHER = "a" * 12, "b" * 12
     ("jobs", "shard", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", False),
     ("pool", "shard", OTHER, "failed: multiply: it left no message: killed, lost with", True),
     ("jobs", "shard", None, "failed: multiply 00001: it left no message: killed", True),
-    ("jobs", "shard", None, "failed: multiply 00001: it left no message: the disk of", True),
 ])  # fmt: skip
 def test_a_killed_job_is_told_from_one_that_failed(
     tmp_path, monkeypatch, capsys, dispatch, of, noted, words, more
@@ -69,8 +68,6 @@ def test_a_killed_job_is_told_from_one_that_failed(
         name = row.name if of == "shard" else f"multiply-{made.key}"
         failures.note(made.results, name, 2, "input: matrix 3 holds NaN")
     monkeypatch.setenv(failures.RUN, OWN)
-    if "disk" in words:
-        monkeypatch.setattr(progress.shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
     run = SimpleNamespace(dispatch=dispatch, plan=made, results=made.results, store=Store(made),
                           reduce={"statistics": ["sum"]}, stages={},
                           rule_for_all={"jobs": None}.get(dispatch, dispatch))  # fmt: skip
