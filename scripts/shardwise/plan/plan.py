@@ -380,15 +380,3 @@ def refuse_old_layout(path: Path) -> None:
             "names. Choose another results folder, use the version that made them, or remove "
             f"the old results and compute everything again: rm -r {for_bash(path.parent)}"
         )
-
-
-def sample(results: Results) -> Plan:
-    """A plan of one shard of one synthetic matrix, for ``--lint``, which runs no rule."""
-    problem = Problem(1, (1, 1), "A @ A", "float32")
-    settings = ShardSettings("A @ A", "products", "auto", "ieee", True, True, "error")
-    recipe = Recipe(matrices=1, dim=1, dtype="float32", seed=0)
-    facts = Facts(problem, settings, None, (), recipe, Written(4, 4, 4), "")
-    source = Source(str(results.synthetic), 0, 1, "")
-    key = "0" * _KEY_DIGITS
-    row = Shard("00000", 0, 1, 4, 4, 4, 4, key, key)
-    return Plan(results, {row.shard: row}, facts, made_of=(source,))

@@ -52,8 +52,7 @@ class Run:
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
         self.config = dict(config)
-        self._workflow, linting = workflow, not workflow.check_envvars  # off under --lint only
-        main = workflow.is_main_process and not linting
+        self._workflow, main = workflow, workflow.is_main_process
         if main:
             begin_in_utf8()
             hooks.show_less(workflow)
@@ -63,10 +62,7 @@ class Run:
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
             self.config["results"] = moved
         self.results = Results(Path(moved))
-        if linting:  # --lint reads only rules, perhaps with only Snakemake installed
-            self.plan = plans.sample(self.results)
-        else:
-            self.plan = self._checked_plan() if main else plans.load(self.results.plan)
+        self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.store = Store(self.plan)
         self.missing: list[str] | None = None
         self._set_words(said)
