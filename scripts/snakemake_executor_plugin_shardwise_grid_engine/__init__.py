@@ -27,10 +27,12 @@ class Executor(RemoteExecutor):
 
     def run_job(self, job: Any) -> None:
         """Submit a job; where that fails, the job has failed."""
-        script, info = self.get_jobscript(job), SubmittedJobInfo(job)
+        script = self.get_jobscript(job)
         self.write_jobscript(job, script)
-        info.external_jobid = self.submissions.submit(job, script)
-        (self.report_job_submission if info.external_jobid else self.report_job_error)(info)
+        number, refused = self.submissions.submit(job, script)
+        if refused:
+            return self.report_job_error(SubmittedJobInfo(job), msg=refused)
+        return self.report_job_submission(SubmittedJobInfo(job, number))
 
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]
@@ -39,8 +41,10 @@ class Executor(RemoteExecutor):
         for info, state in self.submissions.look(active_jobs) if active_jobs else ():
             if state == "running":
                 yield info
+            elif state == "success":
+                self.report_job_success(info)
             else:
-                (self.report_job_success if state == "success" else self.report_job_error)(info)
+                self.report_job_error(info, msg=state)
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Delete all jobs of the run: while they are looked at, Snakemake names only some here."""

@@ -1,15 +1,23 @@
 """The failures of this run, as files: a failed job writes its own, else the main process does."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import InputError, ShardwiseError, TryAgain
+from shardwise.errors import InputError, TryAgain, one_line
 from shardwise.records import failures
 from shardwise.records.failures import Failure
-from shardwise.work import claims
+from shardwise.work import claims, slurm
 from shardwise.workflow import recipe
 
 if TYPE_CHECKING:
     from shardwise.workflow.run import Run
+
+REFUSED, SAYS = "did not accept the job. The error message was ", "the scheduler says "
+"""What begins the message of an executor about a job that was refused, or that did not end well."""
+
+_REFUSED = re.compile(r"The error message was '?(.*?)'?\.?\n? *(sbatch call:|$)", re.DOTALL)
+_STATUS = re.compile(r"status is: '?((?!FAILED)[A-Z_]+)")  # FAILED: it has ended by itself
+_NO_WORD = "it left no message: killed, lost with its node, or never started"
 
 
 def name_of(run: "Run", job: Any) -> str:
@@ -32,14 +40,19 @@ def of_job(run: "Run", job: Any) -> Failure | None:
     return failure if failure and failure.run == failures.this_run() else None
 
 
-def note(run: "Run", job: Any, reason: str) -> None:
-    """Write down why a job has failed, unless the job has done so itself."""
-    if of_job(run, job) is None:
-        failures.note(run.results, name_of(run, job), TryAgain.exit_code, reason)
-
-
-def note_refused(run: "Run", job: Any, title: str, error: ShardwiseError) -> None:
-    """Write down that a scheduler refused a job."""
-    cure = f"; {recipe.cure(job.rule.name)}" if isinstance(error, InputError) else ""
-    reason = f"{title} did not accept the job: {error}{cure}"
-    failures.note(run.results, name_of(run, job), error.exit_code, reason)
+def note(run: "Run", job: Any, said: str) -> Failure | None:
+    """The failure of a job; if it has left none, note what its executor has said of it."""
+    if found := of_job(run, job):
+        return found
+    said = said.partition("For further error details")[0].strip()  # Snakemake adds this
+    code, reason = TryAgain.exit_code, _NO_WORD
+    if refused := _REFUSED.search(said):
+        error = slurm.Slurm().refusal(one_line(refused[1].strip()), 1)
+        cure = f"; {recipe.cure(job.rule.name)}" if isinstance(error, InputError) else ""
+        code, reason = error.exit_code, f"the scheduler did not accept the job: {error}{cure}"
+    elif status := _STATUS.search(said):
+        reason = f"{SAYS}{status[1]}"
+    elif said.startswith(SAYS):
+        reason = said
+    failures.note(run.results, name_of(run, job), code, reason)
+    return of_job(run, job)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, ShardwiseError, TryAgain, tell
-from shardwise.files.paths import CACHE
+from shardwise.files.paths import CACHE, Results
 from shardwise.work import grid_engine, schedulers
 from shardwise.work.grid_engine import GridEngine, Job
 from shardwise.work.schedulers import QueueFull
@@ -41,10 +41,10 @@ exit "$code"
 """Snakemake's script of a job, within code that writes the two files."""
 
 
-def begin(run: Any, executor: Any) -> None:
+def begin(results: Results, executor: Any) -> None:
     """Make the executor of ``profiles/uge`` submit its jobs through this module."""
     os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
-    submissions = Submissions(run, (CACHE / "uge" / os.urandom(3).hex()).absolute())
+    submissions = Submissions(results, (CACHE / "uge" / os.urandom(3).hex()).absolute())
     atexit.register(submissions.cancel)
     executor.submissions = submissions
     executor.jobscript = JOBSCRIPT.replace("{script}", executor.jobscript)
@@ -53,38 +53,37 @@ def begin(run: Any, executor: Any) -> None:
 class Submissions:
     """The jobs of one run; their names begin with a prefix that ``runs.tsv`` notes."""
 
-    def __init__(self, run: Any, folder: Path) -> None:
-        self._run, self._folder, self._prefix = run, folder, f"sw-{folder.name}-"
+    def __init__(self, results: Results, folder: Path) -> None:
+        self._results, self._folder, self._prefix = results, folder, f"sw-{folder.name}-"
         self._unended = set[str]()  # names of jobs
         self._asked, self._told = 0.0, ""
         self._gone: dict[str, float] = {}  # since when the queue lacks a job, by number
         self._silent: dict[str, float] = {}  # since when a host has not responded
 
-    def submit(self, job: Any, script: str) -> str | None:
-        """Submit a job's script; return the job's number, or None if Grid Engine refuses the job.
+    def submit(self, job: Any, script: str) -> tuple[str, str]:
+        """Submit a job's script; return the job's number, or why Grid Engine refuses the job.
 
         If qmaster does not answer or the queue is full, wait, and never submit twice: a submission
         may have arrived although its answer did not, so look for the job first.
         """
         if not self._folder.exists():
-            schedulers.remember(self._run.results, "uge", self._prefix)
+            schedulers.remember(self._results, "uge", self._prefix)
             self._folder.mkdir(parents=True)
         name, unheard = self._name(job), False
         self._unended.add(name)
         while True:
             try:
                 if unheard and (number := self._number_of(name)):
-                    return number
+                    return number, ""
                 own = grid_engine.submission(name, str(self._folder / f"{name}.out"))
                 asked = recipe.site_words(job.resources)
                 answer = grid_engine.call(*own, *asked, script, str(self._folder))
                 if match := re.search(r"(?:^|\s)(\d+)(?:\.\S+)?\s*$", answer):
-                    return match[1]
+                    return match[1], ""
                 raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
             except InputError as error:
                 self._unended.discard(name)
-                failed.note_refused(self._run, job, "Grid Engine", error)
-                return None
+                return "", f"Grid Engine {failed.REFUSED}{error}"
             except TryAgain as error:
                 unheard |= not isinstance(error, QueueFull)
                 self._say(f"Grid Engine accepts no job now ({error}); trying again")
@@ -107,15 +106,15 @@ class Submissions:
         return None
 
     def look(self, jobs: Sequence[Any]) -> Iterator[tuple[Any, str]]:
-        """What to tell Snakemake about each job: ``running``, ``success`` or ``failed``."""
+        """What to tell Snakemake about each job: ``running``, ``success``, or why it has failed."""
         try:
             queue: list[Job] | None = grid_engine.queue()
             # Changing the folder makes a network disk show here what jobs have written.
             (self._folder / "looked").touch()
             (self._folder / "looked").unlink()
             now = self._asked = time.monotonic()
-            silent = {job.host for job in queue if job.silent}
-            self._silent = {host: self._silent.get(host, now) for host in silent}
+            old, silent = self._silent, [job.host for job in queue if job.silent]
+            self._silent = {host: old.get(host, now) for host in silent}
         except (TryAgain, OSError) as error:
             queue, self._silent = None, {}  # hosts are silent for a while after qmaster restarts
             self._say(f"Grid Engine does not answer ({error}); its jobs count as running")
@@ -129,11 +128,8 @@ class Submissions:
         if not code and not why:
             return "running"
         self._unended.discard(name)
-        if code == "0":
-            return "success"
-        reason = f"the scheduler says: {why}" if why else f"see {self._folder / name}.out"
-        failed.note(self._run, info.job, reason)
-        return "failed"
+        reason = failed.SAYS + (why or f"that it ended: see {self._folder / name}.out")
+        return "success" if code == "0" else reason
 
     def _why_failed(self, number: str, queue: list[Job]) -> str:
         """Why a job without an exit file has failed, or empty; one still queued is then deleted."""
@@ -149,11 +145,10 @@ class Submissions:
             if now - self._silent.get(job.host, now) >= schedulers.UNHEARD_SECONDS:
                 reason = f"lost: its host {job.host} does not respond"
         if reason:
-            try:
+            with suppress(ShardwiseError):  # the next look tries again
                 grid_engine.call("qdel", number)
-            except ShardwiseError:
-                return ""  # the next look tries again
-        return reason
+                return reason
+        return ""
 
     def _say(self, text: str) -> None:
         """Write a line to stderr for the user, unless it was the last one."""

@@ -123,7 +123,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
             recipe.verify(scheduler, job, workflow)
         if jobs:
             begin = {"slurm": slurm_executor.begin, "uge": grid_engine_executor.begin}[scheduler]
-            begin(run, workflow.scheduler.get_executor(next(iter(jobs.values()))))
+            begin(run.results, workflow.scheduler.get_executor(next(iter(jobs.values()))))
         for job in (job for job in needed if job.rule.name == run.rule_for_all):
             if run.dispatch == "array":
                 recipe.write(run.results, workflow, job)

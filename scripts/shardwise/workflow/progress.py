@@ -32,7 +32,6 @@ _SECONDS_BETWEEN_LINES = 10.0
 _COUNTS = 20.0  # a pause between counts is at least this many times as long as a count
 _MOST_CAUSES = 8
 _MOST_NAMED = 5
-_NO_WORD = "it left no message: killed, lost with its node, or never started"
 _OWN = re.compile(r"[0-9a-f]{12}|\d+")
 """The keys and numbers in a reason, which differ between shards with the same cause."""
 
@@ -86,7 +85,7 @@ class Listener(logging.Handler):
             self._begin(record.stats)  # type: ignore[attr-defined]
         elif event == "job_error" and not self._workflow.dryrun:
             try:
-                self._on_failure(record.jobid)  # type: ignore[attr-defined]
+                self._on_failure(record.jobid, record.rule_msg)  # type: ignore[attr-defined]
             except Exception:  # then the job is retried as usual
                 traceback.print_exc()
 
@@ -125,17 +124,15 @@ class Listener(logging.Handler):
         folder = os.environ.get("PWD", own) if self._workflow.overwrite_workdir else own
         return rerun_command(self._typed, folder)
 
-    def _on_failure(self, number: int) -> None:
+    def _on_failure(self, number: int, said: str | None) -> None:
         """Say why a job has failed, and which try follows; none if it would only fail again."""
         run, dag = self._run, self._workflow.dag
         for job in [j for j in self._workflow.scheduler.running if dag.jobid(j) == number]:
             missing = run.store.missing() if job.rule.name == run.rule_for_all else []
             found = self._of_shards(missing)
             whole = len(found) == len(missing)
-            if not found:  # of its shards
-                failed.note(run, job, _NO_WORD)
-                own = failed.of_job(run, job)
-                found, whole = {own.name: own} if own else {}, own is not None
+            if not found and (own := failed.note(run, job, said or "")):
+                found, whole = {own.name: own}, True
             if whole and all(map(failures.needs_user, found.values())):
                 job.attempt = job.restart_times + 1
             more = job.attempt <= job.restart_times

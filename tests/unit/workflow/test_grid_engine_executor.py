@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from shardwise.files.paths import Results
-from shardwise.records import failures
 from shardwise.work import schedulers
 from shardwise.workflow import grid_engine_executor as executor
 from shardwise.workflow import recipe
+from shardwise.workflow.failed import SAYS
 
 from tests.factories import refusal
 
@@ -56,8 +56,7 @@ class Grid:
             (self.bin / name).chmod(0o755)
         self.queue("")
         self.results = Results(Path("results"))
-        self.of = SimpleNamespace(results=self.results, stages={}, rule_for_all=None)
-        self.submissions = executor.Submissions(self.of, self.run)
+        self.submissions = executor.Submissions(self.results, self.run)
         self.job = SimpleNamespace(external_jobid=None, job=job(uge_gpu="-l gpu=1"))
 
     def once(self, name: str, script: str) -> None:
@@ -80,17 +79,13 @@ class Grid:
         (self.bin / "queue").write_text(f"<job_info><{top}>{text}</{top}></job_info>")
 
     def submit(self) -> str:
-        self.job.external_jobid = self.submissions.submit(self.job.job, "job.sh")
-        return self.job.external_jobid
+        self.job.external_jobid, refused = self.submissions.submit(self.job.job, "job.sh")
+        return self.job.external_jobid or refused
 
     def look(self, jobs: int = 1) -> str:
         """What Snakemake is told of the job, and of others like it."""
         (state,) = {state for _, state in self.submissions.look([self.job] * jobs)}
         return state
-
-    def failure(self) -> str:
-        found = failures.read(self.results.failure(f"00007-{KEY}"))
-        return found.reason if found else ""
 
 
 @pytest.fixture
@@ -105,11 +100,9 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
 
 
 def test_a_submission_that_is_refused(grid):
-    """The job's failure has qsub's message; no job of this name will arrive."""
+    """The reason has qsub's message; no job of this name will arrive."""
     grid.once("qsub", "echo 'Unable to run job: unknown resource \"gpux\"\nExiting.' >&2; exit 1")
-    assert grid.submit() is None
-    words = 'Grid Engine did not accept the job: Unable to run job: unknown resource "gpux"'
-    assert words in grid.failure()
+    assert grid.submit().endswith('Unable to run job: unknown resource "gpux"')
     assert len(grid.asked("qsub")) == 1
     assert not grid.submissions._unended
 
@@ -139,7 +132,7 @@ def test_a_submission_waits_for_qmaster_and_is_never_repeated(grid, capsys, answ
 
 
 @pytest.mark.parametrize(
-    ("code", "mark", "state"), [(0, "0", "success"), (3, "1", "failed"), (100, "1", "failed")]
+    ("code", "mark", "state"), [(0, "0", "success"), (3, "1", SAYS), (100, "1", SAYS)]
 )
 def test_a_mark_decides_though_qmaster_is_away(grid, code, mark, state):
     """The wrapper exits with 0 or 1, as 99 and 100 have a meaning for Grid Engine."""
@@ -151,10 +144,8 @@ def test_a_mark_decides_though_qmaster_is_away(grid, code, mark, state):
     done = subprocess.run(["bash", script, grid.run], env=env, check=False)
     assert str(done.returncode) == mark
     assert (grid.run / f"{NAME}.number").read_text() == f"{number}\n"
-    failures.note(grid.results, f"00007-{KEY}", 2, "bad input")
     grid.once("qstat", SILENT)
-    assert grid.look() == state
-    assert grid.failure() == "bad input", "its own words are kept"
+    assert grid.look().startswith(state)
     assert not grid.submissions._unended
 
 
@@ -164,13 +155,12 @@ def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
     number = grid.submit()
     (grid.run / f"{number}.exit").touch()
     grid.queue(state, "n1" if "q" not in state else "")
-    assert grid.look(jobs=5) == ("failed" if state == "Eqw" else "running")
+    reason = f"{SAYS}it cannot start, state Eqw: see: qstat -j 11"
+    assert grid.look(jobs=5) == (reason if state == "Eqw" else "running")
     assert len(grid.asked("qstat -f")) == 1
     assert grid.asked("qdel") == ["qdel 11"] * (5 if state == "Eqw" else 0)
     (grid.run / f"{number}.exit").write_text("1\n")
-    assert grid.look() == "failed"
-    told = "it cannot start, state Eqw: " if state == "Eqw" else f"see {grid.run / NAME}.out"
-    assert told in grid.failure()
+    assert grid.look() == f"{SAYS}that it ended: see {grid.run / NAME}.out"
 
 
 @pytest.mark.parametrize("between", ["", "heard", "away"])
@@ -184,8 +174,7 @@ def test_a_job_is_lost_when_its_host_stays_silent(grid, monkeypatch, between):
         grid.once("qstat", SILENT if between == "away" else "exec sed s/au// queue")
         assert [grid.look(), grid.look()] == ["running"] * 2
     assert grid.asked("qdel") == []
-    assert grid.look() == "failed"
-    assert "the scheduler says: lost: its host n1 does not respond" in grid.failure()
+    assert grid.look() == f"{SAYS}lost: its host n1 does not respond"
     assert grid.asked("qdel") == ["qdel 11"]
 
 
@@ -196,8 +185,7 @@ def test_a_job_that_left_without_a_mark(grid, monkeypatch):
         grid.queue(state, "n1" * bool(state))
         assert (grid.look(), bool(grid.submissions._gone)) == ("running", gone)
     monkeypatch.setattr(executor, "_TRACE_SECONDS", 0)
-    assert grid.look() == "failed"
-    assert "the scheduler says: killed or deleted (see: qacct -j 11)" in grid.failure()
+    assert grid.look() == f"{SAYS}killed or deleted (see: qacct -j 11)"
 
 
 def test_no_job_fails_while_its_state_cannot_be_found(grid, capsys):

@@ -85,7 +85,7 @@ def test_a_killed_job_is_told_from_one_that_failed(
     listener = Listener(workflow, run)
     listener.began = True
     event = SimpleNamespace(value="job_error")
-    listener.emit(logging.makeLogRecord({"event": event, "jobid": 1}))
+    listener.emit(logging.makeLogRecord({"event": event, "jobid": 1, "rule_msg": None}))
     listener.last_words()
     said = capsys.readouterr().err
     assert "not finished: 0 of 2 shards have products; 2 missing" in said
