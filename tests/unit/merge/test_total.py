@@ -95,7 +95,7 @@ def test_a_total_can_be_verified_and_an_interrupted_one_never_looks_finished(tmp
     for name, damage in (("sums.npy", factories.flip), ("labels.json", Path.unlink)):
         damage(out / name)
         found = audit.look(out)
-        assert (found.code, [each.path for each in found.findings]) == (3, [name])
+        assert (found.code, list(found.damaged)) == (3, [name])
         words = shlex.split(found.line().partition("repair: ")[2])
         assert words[:2] == ["shardwise", "merge"]
         merge.run(Path(words[2]), words[3:])

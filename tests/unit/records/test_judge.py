@@ -47,7 +47,8 @@ TAKERS = {
         Observer(made.results.root).look().shards[SHARD].state == status.DONE
     ),
     "audit": lambda made: (
-        SHARD not in [one.shard for one in audit.look(made.results.root).findings]
+        receipts.passes(audit.look, made.results.root)
+        and f"/{SHARD}-" not in " ".join(audit.look(made.results.root).damaged)
     ),
 }
 
