@@ -56,13 +56,13 @@ class Pretended:
 def run(
     folder: Path, *, shards: int = 48, devices: int = 4, nodes: int = 2, slow: int = 0,
     failed: int = 0, running: int = 0, waiting: int = 0,
-    damaged: int = 0, unproven: int = 0, suspect: int = 0, summed: bool = True,
+    damaged: int = 0, suspect: int = 0, summed: bool = True,
     matrices: int = 2, at: float = NOW, **config: Any,
 ) -> Pretended:  # fmt: skip
     """Make a results folder, ``folder/results``, as it is at a moment, ``at``.
 
     The nodes have ``devices`` GPUs in all; 0 means CPUs. The numbers of shards by role are given;
-    all others are done, some of these ``slow`` or ``unproven``. ``failed`` and ``suspect`` shards
+    all others are done, some of these ``slow``. ``failed`` and ``suspect`` shards
     have failed, suspect ones by their proof; ``damaged`` ones have a receipt that is cut off. There
     is a sum if all shards are done.
     """
@@ -74,7 +74,7 @@ def run(
                         ("damaged", damaged)):  # fmt: skip
         rest, roles[role] = rest[: len(rest) - count], rest[len(rest) - count :]
     roles |= {"done": rest, "suspect": roles["failed"][:suspect]}
-    roles |= {"slow": rest[:slow], "unproven": rest[:unproven]}
+    roles["slow"] = rest[:slow]
     made = Pretended(plan, at, roles)
     _work(made, _machines(devices, nodes))
     if summed and len(made.receipts) == shards:
@@ -128,8 +128,6 @@ def _finish(
     }  # fmt: skip
     for key in ("schema", "digest"):
         del said[key]
-    if row.shard in made.roles["unproven"]:
-        said["proof"] = None
     text = receipts._text(said)
     if row.shard in made.roles["damaged"]:
         text = text[: len(text) // 2]

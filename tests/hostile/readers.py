@@ -383,7 +383,7 @@ class Seen(Reader):
         assert last.failure is None or last.failure.reason.isprintable()
         assert told.kind in metrics.VERDICTS
         assert told.words.isprintable()
-        assert all(problem.isprintable() for problem in seen.problems)
+        assert all(remark.isprintable() for remark in seen.remarks)
         text.encode("utf-8", "replace")
         for line in text.splitlines():
             if not line.startswith(("# HELP ", "# TYPE ")):

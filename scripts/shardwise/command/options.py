@@ -148,7 +148,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "serve /metrics as well, also after the end of the run; without HOST to this "
         "machine alone, with port 0 on any free port",
     },
-    "--output": {"type": Path, "help": "where to write the page; its links to logs may not work"},
     "--time-limit": {"type": seconds, "default": 10.0, "help": "seconds per section; default: 10"},
     "--yes": {"action": "store_true", "help": "remove what is listed"},
 }  # fmt: skip

@@ -9,7 +9,6 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -166,8 +165,8 @@ def merge(options: Namespace) -> None:
 def report(options: Namespace) -> None:
     """Write the page on a run, report.html: what was computed, if it is proven, where time went.
 
-    It also writes the same figures for Prometheus, metrics.prom, unless --output names another
-    place. It works at any time, and reads no byte of the products.
+    It also writes the same figures for Prometheus, metrics.prom. It works at any time, and reads no
+    byte of the products.
     """
     from shardwise.observe import metrics
     from shardwise.observe.observer import Observer
@@ -175,13 +174,11 @@ def report(options: Namespace) -> None:
 
     observer = Observer(config.existing_folder(options.configfile, options.results))
     small.refuse_unmarked(observer.results)
-    seen, results, told = observer.look(), observer.results, nullcontext()
-    if seen.plan and options.output is None:
-        told = failures.noted(results, f"report-{seen.plan.key}", results.log("report"))
-    with told:
-        log.info("report: %s", page.write(seen, options.output))
-        if options.output is None:
-            metrics.write(seen)
+    seen, results = observer.look(), observer.results
+    key = seen.plan.key if seen.plan else ""
+    with failures.noted(results, f"report-{key}", results.log("report")):
+        log.info("report: %s", page.write(seen))
+        metrics.write(seen)
 
 
 def watch(options: Namespace) -> int:
@@ -197,7 +194,9 @@ def watch(options: Namespace) -> int:
     named = options.configfile, options.results
     try:
         if options.once:
-            return watch.show_once(Observer(config.existing_folder(*named)), options.json)
+            seen = Observer(config.existing_folder(*named)).look()
+            watch.show(seen, options.json)
+            return seen.code
         observer = Observer(config.folder_of_run(*named))
         if stay := options.listen is not None:
             from shardwise.observe import metrics
@@ -276,7 +275,7 @@ def clean(options: Namespace) -> None:
 
 STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
     "watch": (watch, "results --configfile --once --json --interval --listen"),
-    "report": (report, "results --configfile --output"),
+    "report": (report, "results --configfile"),
     "verify": (verify, "results --configfile --json"),
     "merge": (merge, "out folders"),
     "clean": (clean, "results --configfile --yes"),

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, core, generate_latest, start_ht
 
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
-from shardwise.observe.status import VERDICTS, ShardStatus, Status
+from shardwise.observe.status import RUNNING, VERDICTS, ShardStatus, Status
 
 _WHO = ("device", "node")
 
@@ -50,20 +50,16 @@ def write(seen: Status) -> None:
 
 
 def serve(look: Callable[[], Status | None], host: str, port: int) -> HTTPServer:
-    """Serve the metrics of what ``look`` returns, until the process or the server is ended.
+    """Serve the metrics of what ``look`` returns to each request, until the process ends.
 
-    Each request calls ``look``, in a thread. Port 0 means any free port. Raises InputError if the
-    server cannot listen there.
+    Port 0 means any free port. Raises InputError if the server cannot listen there.
     """
     registry = CollectorRegistry()
     registry.register(Figures(look))
     try:
         return start_http_server(port, host, registry)[0]
-    except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
-            f"cannot listen on {host}, port {port}: {why}; name another port, or 0"
-        ) from error
+    except OSError as error:
+        raise InputError(f"cannot listen on {host}, port {port}: {error}; name another") from error
 
 
 def _who(shard: ShardStatus) -> tuple[str, str]:
@@ -74,10 +70,10 @@ def _gauges(
     seen: Status,
 ) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]]:
     """Of each gauge: name, help, labels besides ``results``, and values by the labels' values."""
-    oldest = sorted((one.started, one.shard) for one in seen.running)
+    oldest = sorted((one.started, one.shard) for one in seen.of(RUNNING))
     durations = [one.seconds for one in seen.done]
     suspects = {(one_line(uuid), why.host) for uuid, why in seen.suspects.items()}
-    done, busy = Counter(map(_who, seen.done)), Counter(map(_who, seen.running))
+    done, busy = Counter(map(_who, seen.done)), Counter(map(_who, seen.of(RUNNING)))
     everyone = {*done, *busy, *suspects}
     held = Counter[tuple[str, ...]]()
     for one in seen.done:

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise.errors import IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
-from shardwise.files.paths import Results, for_bash, list_names, place, stamp
+from shardwise.files.paths import Results, list_names, place, stamp
 from shardwise.observe.status import (
     DAMAGED,
     DONE,
@@ -28,7 +28,7 @@ from shardwise.observe.status import (
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, judge, locks, receipts
-from shardwise.records.receipts import SumReceipt
+from shardwise.records.failures import Failure
 from shardwise.records.starts import last_start
 
 _MOST_NAMED = 20
@@ -55,33 +55,35 @@ class Observer:
         if stamps != self._stamps:
             self._plan, self._done = _plan(results.plan) if any(stamps) else None, {}
             self._stamps = stamps
-        plan = self._plan
-        if isinstance(plan, Plan):
-            seen = self._look(plan, at, living)
-        else:
-            seen = Status(results, at, problems=(plan,) if plan else ())
-        self.last = replace(seen, living=living)
-        return self.last
+        seen = Status(results, at, living=living, command=_command(results))
+        if isinstance(self._plan, Plan):
+            seen = self._look(self._plan, seen)
+        elif self._plan:
+            seen = replace(seen, damage=(self._plan,))
+        self.last = seen
+        return seen
 
-    def _look(self, plan: Plan, at: float, living: bool | None) -> Status:
-        results = self.results
+    def _look(self, plan: Plan, seen: Status) -> Status:
+        results, stages = self.results, dict[str, Failure]()
         # Listed in the order in which a task writes them: one that ends meanwhile is not missed.
-        busy = living is None or locks.is_job_locked(results.living)
+        busy = seen.living is None or locks.is_job_locked(results.living)
         begun = list_names(results.starts("any").parent) if busy else set()
         there = begun, list_names(results.failed), list_names(results.products)
         since = (stamp(results.command) or (0, 0))[0] / 1e9  # each run writes it as it begins
         shards = {shard: self._shard(plan, row, there, since) for shard, row in plan.shards.items()}
         self._done = {shard: one for shard, one in shards.items() if one.state == DONE}
-        stages = {}
         for name in sorted(there[1]):
             if name.endswith(f"-{plan.key}.json") and (why := failures.read(results.failed / name)):
                 stages[one_line(name.rpartition("-")[0])] = why
-        suspects = failures.suspects(results)
-        summary, flaw = _summed(plan)
-        said = [shard.flaw for shard in shards.values() if shard.flaw][:_MOST_NAMED]
-        said += [one_line(f"{u} of {w.host} failed: {w.reason}") for u, w in suspects.items()]
-        said += [flaw] if flaw else []
-        return Status(results, at, plan, shards, summary, stages, suspects, tuple(said), flaw)
+        damage, summary = [shard.flaw for shard in shards.values() if shard.flaw], None
+        try:
+            summary = judge.read_sum(plan)
+        except IntegrityError as error:
+            damage.append(one_line(str(error)))
+        return replace(
+            seen, plan=plan, shards=shards, summary=summary, failures=stages,
+            suspects=failures.suspects(results), damage=tuple(damage[:_MOST_NAMED]),
+        )  # fmt: skip
 
     def _shard(
         self, plan: Plan, row: Shard, there: Sequence[set[str]], since: float
@@ -120,24 +122,12 @@ def _judge(plan: Plan, one: ShardStatus) -> ShardStatus:
         return replace(one, state=DAMAGED, flaw=one_line(str(error)))
     return replace(
         one, state=DONE, started=own.started, finished=own.finished,
-        device=Device(own.device.name, own.device.uuid, own.node),
-        proven=own.proof is not None, held=own.held,
+        device=Device(own.device.name, own.device.uuid, own.node), held=own.held,
     )  # fmt: skip
 
 
-def _summed(plan: Plan) -> tuple[SumReceipt | None, str]:
-    """The receipt of the sum of this plan, or why it cannot be used."""
-    try:
-        return judge.read_sum(plan), ""
-    except IntegrityError as error:
-        cure = f"; remove it (rm -f {for_bash(plan.results.summary)}), and start the run again"
-        known = not isinstance(error, receipts.UnknownSchema)
-        return None, one_line(f"{error}{cure * known}")
-
-
-def read_command(results: Results) -> str:
-    """The command that made or continues the run, in one line; empty if no run has left it."""
+def _command(results: Results) -> str:
+    """The command that made or continues the run, in one line."""
     with suppress(ShardwiseError):
-        raw = small.read(results.command) or b""
-        return one_line(raw.decode(errors="replace").strip())
+        return one_line((small.read(results.command) or b"").decode(errors="replace").strip())
     return ""

@@ -13,29 +13,25 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shardwise.errors import one_line, some
+from shardwise.errors import one_line
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import ledger
 from shardwise.records.failures import Failure
 from shardwise.records.receipts import SumReceipt
-from shardwise.units import clock, count, decimal, seconds
+from shardwise.units import count, decimal, seconds
 
-DONE, RUNNING, FAILED, WAITING, DAMAGED = "done", "running", "failed", "waiting", "damaged"
+STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED = (
+    "done", "running", "failed", "waiting", "damaged",
+)  # fmt: skip
 """States of a shard, in this order: product and receipt exist; a task has begun it and not failed
 since; its last task has left a failure; none of the others; a receipt or product is unusable."""
 
-STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED
-
 VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
-
-SCHEMA = 7
-"""The version of the JSON that :meth:`Status.json` gives."""
+"""``unproven``: all is there, but nothing has proven it."""
 
 _LATELY = 600.0  # seconds that the rate looks back
-
 _MOST_NAMED = 5
-_VERIFY = "shardwise verify"
 
 
 @dataclass(frozen=True)
@@ -66,8 +62,7 @@ class ShardStatus:
     bytes: int  # of its input
     device: Device = Device("", None, "")  # this and the next are of shards done or running
     started: float = 0.0
-    finished: float = 0.0  # this and the next two are from the receipt
-    proven: bool = False
+    finished: float = 0.0  # this and the next are from the receipt
     held: Mapping[str, float] = field(default_factory=dict)
     failure: Failure | None = None  # of a failed shard
     flaw: str = ""  # of a damaged shard: what was found
@@ -79,10 +74,7 @@ class ShardStatus:
 
 
 class Verdict(NamedTuple):
-    """Whether the sum is right, in a word and in a sentence for a tired person.
-
-    ``kind`` is one of :data:`VERDICTS`; ``unproven``: all is there, but nothing has proven it.
-    """
+    """Whether the sum is right: one of :data:`VERDICTS`, and a sentence for a tired person."""
 
     kind: str
     words: str
@@ -99,9 +91,9 @@ class Status:
     summary: SumReceipt | None = None  # the receipt of the sum, if that is of this plan and whole
     failures: Mapping[str, Failure] = field(default_factory=dict)  # of stages, such as ``reduce``
     suspects: Mapping[str, Failure] = field(default_factory=dict)  # GPUs that failed, by UUID
-    problems: tuple[str, ...] = ()  # one line each: what cannot be used, and what to do
-    flaw: str = ""  # why the sum of this plan cannot be used
+    damage: tuple[str, ...] = ()  # one line for each file that cannot be used
     living: bool | None = None  # whether a run or a task is at work; None if that is unknown
+    command: str = ""  # which continues the run; empty if no run has left it
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -109,16 +101,15 @@ class Status:
         states = Counter(shard.state for shard in self.shards.values())
         return {state: states[state] for state in STATES}
 
+    def of(self, state: str) -> list[ShardStatus]:
+        """The shards in a state, by node and device."""
+        found = [shard for shard in self.shards.values() if shard.state == state]
+        return sorted(found, key=lambda shard: (shard.device.node, shard.device.key))
+
     @cached_property
     def done(self) -> list[ShardStatus]:
         """The shards that are done."""
-        return [shard for shard in self.shards.values() if shard.state == DONE]
-
-    @cached_property
-    def running(self) -> list[ShardStatus]:
-        """The shards at work, by node and device."""
-        busy = [shard for shard in self.shards.values() if shard.state == RUNNING]
-        return sorted(busy, key=lambda shard: (shard.device.node, shard.device.key))
+        return self.of(DONE)
 
     @cached_property
     def failed(self) -> list[tuple[str, Failure]]:
@@ -127,64 +118,51 @@ class Status:
         return sorted([*self.failures.items(), *found], key=lambda pair: -pair[1].at)
 
     @cached_property
+    def remarks(self) -> list[str]:
+        """What cannot be used, and the GPUs that were blamed for a failure; one line each."""
+        blamed = (
+            f"{uuid} of {why.host} failed: {why.reason}" for uuid, why in self.suspects.items()
+        )
+        return [*self.damage, *map(one_line, blamed)]
+
+    @cached_property
     def verdict(self) -> Verdict:
         """Whether the sum is right, as far as tasks and reduce proved it when they wrote."""
-        plan, whole = self.plan, len(self.done) == len(self.shards)
-        bad = [name for name, shard in self.shards.items() if shard.state == DAMAGED]
-        if plan is None and self.problems:
-            kind, words = "damaged", f"Damaged: {self.problems[0]}."
-        elif plan is None:
+        if self.damage:
+            kind, words = "damaged", f"Damaged: {self.damage[0]}"
+            if self.plan:
+                bad = [shard.shard for shard in self.of(DAMAGED)][:_MOST_NAMED]
+                repair = ledger.build_repair(self.plan, bad, [] if bad else [self.results.summary])
+                words += f"; to make it again: {repair}, then start the run again."
+        elif self.plan is None:
             kind = "empty"
             words = f"Nothing is here yet: {self.results.root} holds no plan of a run."
-        elif bad:
-            cure = ledger.build_repair(plan, bad[:_MOST_NAMED])
-            cure += ", and so on" * (len(bad) > _MOST_NAMED)
-            what = f"the files of {len(bad)} of {len(self.shards)} shards"
-            what += f" ({some(bad, _MOST_NAMED)}) cannot be used. To compute them again: {cure}"
-            kind, words = "damaged", f"Damaged: {what}; then start the run again."
-        elif whole and self.flaw:
-            kind, words = "damaged", f"Damaged: all shards are done, but {self.flaw}."
-        elif whole and self.summary:
-            kind, words = self._proof(plan, self.summary)
-            words += f" The files were not read again for this: `{_VERIFY}` does that."
-        else:
+        elif len(self.done) < len(self.shards) or self.summary is None:
             kind = "failed" if self.failed else "unfinished"
-            words = f"Not finished: {self.tally}" + ", but not summed yet" * whole
-            words += "".join(f"; {stage}: {why.reason}" for stage, why in self.failures.items())
-            words += "."
+            stages = (f"; {stage}: {why.reason}" for stage, why in self.failures.items())
+            words = f"Not finished: {self.tally}{''.join(stages)}."
+        elif not self.summary.proven:
+            kind = "unproven"
+            words = "The sum is whole, but nothing has proven it (verify: false, or your function)."
+        else:
+            kind, begin, end = "proven", "Proven", "but the sum was not compared with them"
+            if self.summary.end_to_end:
+                begin, end = "The sum is right", "and it agrees with them end to end"
+            words = (
+                f"{begin}: all products of {count(len(self.shards), 'shard')} are proven, {end}."
+            )
+            words += f" `{"shardwise verify"}` reads all files again."
         return Verdict(kind, one_line(words))
-
-    def _proof(self, plan: Plan, summary: SumReceipt) -> tuple[str, str]:
-        """The verdict on a run that is done and summed."""
-        unproven = [name for name, shard in self.shards.items() if not shard.proven]
-        if unproven or not summary.proven:
-            if not plan.settings.verify:
-                why = "verify is false in the config"
-            elif plan.function:
-                why = "a function of your own makes the products"
-            else:
-                why = f"some shards have no proof ({some(unproven, _MOST_NAMED)})"
-            return "unproven", f"The sum is whole, but nothing has proven it: {why}."
-        begin = f"all products of {count(len(self.shards), 'shard')} are proven"
-        if summary.end_to_end:
-            return "proven", f"The sum is right: {begin}, and it agrees with them end to end."
-        why = f" ({summary.no_end_to_end})" if summary.no_end_to_end else ""
-        return "proven", f"Proven: {begin}; the sum was not compared with them end to end{why}."
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """Whether all is done."""
         return self.verdict.kind in ("proven", "unproven")
-
-    @property
-    def stopped(self) -> bool:
-        """Whether no run lives, and something is left to do."""
-        return self.living is False and not self.ended
 
     @property
     def over(self) -> bool:
         """Whether there is nothing to wait for; a run that lives may yet replace an earlier sum."""
-        return not self.living if self.ended else self.stopped
+        return self.living is False or (self.ended and not self.living)
 
     @property
     def code(self) -> int:
@@ -194,11 +172,7 @@ class Status:
     @property
     def headline(self) -> str:
         """How the run is doing, in a sentence."""
-        words = self.verdict.words
-        if self.living and self.verdict.kind in ("unfinished", "failed"):
-            failed = f", {self.counts[FAILED]} failed so far" if self.counts[FAILED] else ""
-            return f"Running: {self.counts[DONE]} of {len(self.shards)} shards are done{failed}."
-        return f"A run is at work here. So far: {words}" if self.living and self.ended else words
+        return "A run is at work here. " * bool(self.living) + self.verdict.words
 
     @property
     def tally(self) -> str:
@@ -208,24 +182,11 @@ class Status:
         return ", ".join(words)
 
     @property
-    def counts_line(self) -> str:
-        """The shards, the rate and the time left; empty without a plan."""
-        rate = "" if self.rate is None else f"{decimal(self.rate, 'B/s')}; "
-        return f"{self.tally}; {rate}{self.when_done}" if self.shards else ""
-
-    @property
-    def when_done(self) -> str:
-        """When the run will be done, or why that is unknown."""
-        if self.ended:
-            return "all is done"
-        if self.stopped:
-            return "no run is at work"
-        if self.shards and not self.counts[RUNNING] + self.counts[WAITING]:
-            bad = len(self.done) < len(self.shards)
-            return "what is left has to be run again" if bad else "the sum is next"
-        if self.left is None:
-            return "time left unknown"
-        return f"about {seconds(self.left)} left, done about {clock(self.at + self.left)[:16]}"
+    def pace(self) -> str:
+        """The rate and the time left, in words; empty if they are unknown."""
+        if self.rate is None or not self.left:
+            return ""
+        return f"{decimal(self.rate, 'B/s')}, about {seconds(self.left)} left"
 
     @cached_property
     def done_bytes(self) -> int:
@@ -238,58 +199,45 @@ class Status:
         return sum(shard.bytes for shard in self.shards.values())
 
     @cached_property
-    def took(self) -> float:
-        """The seconds during which at least one of the done shards was at work."""
-        return _busy((one.started, one.finished) for one in self.done)
-
-    @cached_property
     def rate(self) -> float | None:
         """Input bytes per second in the minutes before the last shard was done; None if unknown.
 
-        The bytes of a shard are spread over its duration. Pauses, as before a rerun, do not count.
-        None if the last was long ago, or no run lives.
+        Pauses, as before a rerun, do not count.
         """
         now = max((one.finished for one in self.done), default=0.0)  # shards at work are unknown
-        last = [one for one in self.done if one.finished > now - _LATELY and one.seconds]
-        parts = [(max(one.started, now - _LATELY), one) for one in last]
-        busy = _busy((began, one.finished) for began, one in parts)
-        usual = max([_LATELY, *(2 * one.seconds for one in last)])
-        if self.stopped or not busy or self.at - now > usual:
-            return None
-        return sum(o.bytes * (o.finished - began) / o.seconds for began, o in parts) / busy
+        lately = [one for one in self.done if one.finished > now - _LATELY]
+        took = busy(lately)
+        return (
+            sum(one.bytes for one in lately) / took if took and self.living is not False else None
+        )
 
     @property
     def left(self) -> float | None:
         """Seconds until no shard is running or waiting; None if unknown."""
-        rest = [one.bytes for one in self.shards.values() if one.state in (RUNNING, WAITING)]
-        if rest:
-            return sum(rest) / self.rate if self.rate else None
-        return 0.0 if self.shards else None
+        rest = sum(one.bytes for state in (RUNNING, WAITING) for one in self.of(state))
+        return rest / self.rate if self.rate else None
 
     def json(self) -> dict[str, Any]:
         """Everything, for programs."""
         return {
-            "schema": SCHEMA, "results": str(self.results.root), "at": self.at,
+            "results": str(self.results.root), "at": self.at,
             "verdict": self.verdict.kind, "words": self.verdict.words, "code": self.code,
             "shards": {"all": len(self.shards), **self.counts},
             "bytes": {"done": self.done_bytes, "all": self.all_bytes},
-            "bytes_per_second": self.rate,
-            "seconds_left": self.left,
+            "bytes_per_second": self.rate, "seconds_left": self.left,
             "devices": [
-                {**vars(one.device), "shard": one.shard,
-                 "seconds": max(0.0, self.at - one.started)}
-                for one in self.running
+                {**vars(one.device), "shard": one.shard, "seconds": self.at - one.started}
+                for one in self.of(RUNNING)
             ],
             "failures": [{"of": name, **msgspec.to_builtins(why)} for name, why in self.failed],
-            "suspects": {uuid: msgspec.to_builtins(why) for uuid, why in self.suspects.items()},
-            "problems": list(self.problems),
+            "remarks": self.remarks,
         }  # fmt: skip
 
 
-def _busy(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of some spans of time."""
+def busy(shards: Iterable[ShardStatus]) -> float:
+    """The seconds during which at least one of some shards was at work."""
     total, reached = 0.0, -math.inf
-    for began, end in sorted(spans):
+    for began, end in sorted((one.started, one.finished) for one in shards):
         total += max(0.0, end - max(began, reached))
         reached = max(reached, end)
     return total

@@ -96,7 +96,7 @@ def test_it_listens_on_this_machine_alone(tmp_path):
     assert get() == ""
     assert 'verdict="empty"} 1.0' in metrics.text(observer.look())
     assert get() == metrics.text(observer.last)
-    for host, port in (("127.0.0.1", server.server_port), ("192.0.2.1", 0), ("a..b", 0)):
+    for host, port in (("127.0.0.1", server.server_port), ("192.0.2.1", 0)):
         with pytest.raises(InputError, match=f"cannot listen on {host}"):
             metrics.serve(lambda: None, host, port)
     server.shutdown()

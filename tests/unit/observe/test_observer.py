@@ -96,7 +96,7 @@ def test_a_shard_is_in_the_state_that_its_files_say(tmp_path, files, state, word
     seen = made.look()
     first, *others = seen.shards.values()
     assert first.state == state
-    assert words in " ".join([first.failure.reason if first.failure else "", *seen.problems])
+    assert words in " ".join([first.failure.reason if first.failure else "", *seen.damage])
     assert {one.state for one in others} == {WAITING}
     assert (seen.verdict.kind == "damaged") == (state == DAMAGED)
     assert (f"rm -f {made.receipt('00000')}" in seen.verdict.words) == (state == DAMAGED)
@@ -154,7 +154,7 @@ def test_a_stage_that_failed_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(("parts", "kind", "code"), [
-    ({}, "proven", 0), ({"verify": False}, "unproven", 0), ({"unproven": 1}, "unproven", 0),
+    ({}, "proven", 0), ({"verify": False}, "unproven", 0),
     ({"waiting": 1}, "unfinished", 75), ({"running": 2, "failed": 3, "waiting": 1}, "failed", 3),
 ])  # fmt: skip
 def test_the_verdict_says_whether_the_sum_is_right(tmp_path, parts, kind, code):

@@ -85,7 +85,7 @@ def test_nothing_is_fetched_and_nothing_escapes(tmp_path: Path) -> None:
                       failure=one.failure and trouble)
         for name, one in seen.shards.items()
     }  # fmt: skip
-    seen = replace(seen, shards=shards, problems=(wild,), failures={wild: trouble})
+    seen = replace(seen, shards=shards, damage=(wild,), failures={wild: trouble})
     text, parser, found = page.render(seen), HTMLParser(), list[tuple[str, str]]()
     parser.handle_starttag = lambda tag, attributes: found.extend(attributes)
     parser.feed(text)

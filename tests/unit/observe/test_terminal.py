@@ -89,7 +89,7 @@ def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
 def test_it_serves_the_metrics_until_it_is_ended(tmp_path: Path) -> None:
     """Even after the run has ended, so that its last figures can be scraped."""
     whole = pretend.run(tmp_path, shards=4, devices=2).root
-    words = "--json", "--interval", "inf", "--listen", 0
+    words = "--json", "--interval", 9999, "--listen", 0
     with piped(whole, *words, stderr=subprocess.PIPE) as process:
         told = ""
         while "metrics: " not in told:
@@ -117,13 +117,13 @@ def test_the_last_words_are_the_command_that_goes_on(tmp_path: Path, lock: str) 
     ):
         assert "failed: " in process.stdout.readline()
         once = factories.run("watch", made.root, "--once").stdout
-        assert "Running: 3 of 4 shards are done, 1 failed so far." in once
+        assert "A run is at work here. Not finished: 3 of 4 shards done, 1 failed" in once
         assert "snakemake" not in once
         held.close()
         rest = process.stdout.read()
     assert process.returncode == 3
     assert "Not finished: 3 of 4 shards done, 1 failed." in rest
-    assert rest.endswith("Continue it with:\n  cd /a && snakemake --cores 2 \\x1b[2J\n")
+    assert rest.endswith("once no run is at work:\n  cd /a && snakemake --cores 2 \\x1b[2J\n")
 
 
 def test_a_reader_that_leaves_is_no_failure(going_on: Path) -> None:

@@ -11,9 +11,8 @@ from markupsafe import Markup
 from shardwise import __version__
 from shardwise.errors import InputError, one_line
 from shardwise.files.commit import commit
-from shardwise.observe.observer import read_command
 from shardwise.observe.report import picture
-from shardwise.observe.status import Status
+from shardwise.observe.status import Status, busy
 from shardwise.units import DASH, clock, decimal, human_bytes, plain, seconds, share
 
 _HERE = Path(__file__).parent
@@ -26,13 +25,12 @@ Rows = list[list[Cell]]
 """The first cell of each row names it; the template escapes and draws them."""
 
 
-def write(seen: Status, output: Path | None = None) -> Path:
-    """Commit the page, by default to ``report.html`` in the results folder."""
+def write(seen: Status) -> Path:
+    """Commit the page, ``report.html`` in the results folder."""
     page = render(seen)
-    path = output or seen.results.report
-    with commit(path) as file:
+    with commit(seen.results.report) as file:
         file.write(page.encode("utf-8", "replace"))
-    return path
+    return seen.results.report
 
 
 def render(seen: Status) -> str:
@@ -46,9 +44,9 @@ def render(seen: Status) -> str:
         first_line=[marked(part) for part in seen.verdict.words.partition(". ")],
         title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
         at=clock(seen.at), version=__version__, verify="shardwise verify",
-        command=read_command(seen.results), files=results, load=load, facts=_facts(seen),
-        took=seconds(seen.took), phases=_PHASES, bars=_bars(seen),
-        failed=_failed(seen), remarks=[*map(marked, seen.problems)],
+        files=results, load=load, facts=_facts(seen),
+        took=seconds(busy(seen.done)), phases=_PHASES, bars=_bars(seen),
+        failed=_failed(seen), remarks=[*map(marked, seen.remarks)],
         style=Markup((_HERE / "page.css").read_text("utf-8")),
     )  # fmt: skip
 
@@ -114,15 +112,13 @@ def _files(seen: Status) -> tuple[Rows, str]:
 
 
 def _failed(seen: Status) -> Rows:
-    """Shards and stages without a result: why, where, and the log that has more."""
-    rows: Rows = []
+    """Shards and stages without a result, the most frequent reason first."""
     causes = Counter(why.reason for _, why in seen.failed)
-    for name, why in sorted(seen.failed, key=lambda pair: -causes[pair[1].reason]):
-        stage = "" if name in seen.shards else " (stage)"
-        where = f"{why.device} of {why.host}" if why.device else why.host
-        row = [plain(name) + stage, plain(why.reason), plain(where), f"{why.attempt}"]
-        rows.append([*row, link(why.log)])
-    return rows
+    found = sorted(seen.failed, key=lambda pair: -causes[pair[1].reason])
+    return [
+        [*map(plain, (name, why.reason, why.device or "", why.host, why.attempt)), link(why.log)]
+        for name, why in found
+    ]
 
 
 def _bars(seen: Status) -> Rows:
@@ -132,18 +128,16 @@ def _bars(seen: Status) -> Rows:
         figures[own.device.label].update({"shards": 1, "bytes": own.bytes, **own.held})
     rows: Rows = []
     for device, found in sorted(figures.items()):
-        # On a CPU several shards may be at work at once.
-        whole = max(seen.took, sum(found[phase] for phase in _PHASES), 1e-9)
-        parts = [(phase, words, found[phase] / whole) for phase, words in _PHASES.items()]
-        busy = sum(part for *_, part in parts)
-        parts.append(("idle", "nothing, or waiting", 1.0 - busy))
-        words = ", ".join(f"{name} {share(part)}" for _, name, part in parts)
+        spent = {phase: found[phase] for phase in _PHASES}
+        work = sum(spent.values())
+        whole = max(busy(seen.done), work, 1e-9)  # on a CPU several shards may be at work at once
+        words = ", ".join(f"{_PHASES[phase]} {share(spent[phase] / whole)}" for phase in spent)
         bar = Markup("").join(
-            Markup('<i class="{}" style="width:{}%"></i>').format(kind, f"{100 * part:.2f}")
-            for kind, _, part in parts
+            Markup('<i class="{}" style="width:{}%"></i>').format(phase, f"{100 * own / whole:.2f}")
+            for phase, own in (spent | {"idle": whole - work}).items()
         )
         drawn = Markup('<span class="bar" role="img" aria-label="{0}" title="{0}">{1}</span>')
-        pace = decimal(found["bytes"] / (busy * whole), "B/s") if busy > 0 else DASH
+        pace = decimal(found["bytes"] / work, "B/s") if work > 0 else DASH
         shards = f"{found['shards']:,.0f}"
-        rows.append([plain(device), drawn.format(words, bar), share(busy), shards, pace])
+        rows.append([plain(device), drawn.format(words, bar), share(work / whole), shards, pace])
     return rows
