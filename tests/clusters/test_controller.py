@@ -1,11 +1,8 @@
-"""Snakemake as a job of the scheduler: cancelled, it leaves nothing; out of time, it goes on."""
+"""Snakemake as a job of the scheduler: cancelled, it leaves nothing."""
 
-import os
-import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
@@ -28,19 +25,9 @@ def submit(night) -> str:
     return said.split()[1]
 
 
-def controllers(night) -> set[int]:
-    """The processes of the controller."""
-    return {
-        process.pid
-        for process in psutil.process_iter(["cmdline", "cwd"])
-        if "shardwise.command.controller" in (process.info["cmdline"] or ())
-        and process.info["cwd"] == str(night.root)
-    }
-
-
 @pytest.mark.parametrize("site", ["slurm", "grid_engine"], indirect=True)
 def test_the_controller_is_a_job(night):
-    """If cancelled, it cancels its jobs; if out of time, it is queued again and waits for them."""
+    """If cancelled, it cancels its jobs; the same command again computes what is missing."""
     night.gated(2)
     job = submit(night)
     night.wait_for("both run", lambda: len(night.at_gate()) == 2)
@@ -48,15 +35,8 @@ def test_the_controller_is_a_job(night):
     night.wait_for("all are gone", night.idle)
     assert not night.receipts()
 
-    submit(night)
-    night.wait_for("both run again", lambda: len(night.at_gate()) == 2)
-    at_work = night.at_gate()
-    (first,) = controllers(night)
-    os.kill(first, signal.SIGUSR1)  # as the scheduler does before its limit
-    night.wait_for("it is started again", lambda: controllers(night) - {first})
-    assert night.at_gate() == at_work
     night.open()
+    submit(night)
     night.wait_for("there is a sum", night.workspace.file("summary.json").exists)
     night.wait_for("it has ended", night.idle)
     night.check_sum()
-    assert set(night.starts().values()) <= {1, 2}

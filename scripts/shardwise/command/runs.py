@@ -1,13 +1,11 @@
 """A user's folder: write its config and profile, and start Snakemake in it."""
 
 import argparse
-import importlib
 import json
 import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from shardwise.errors import FINDERS, InputError, leave_on_interrupt, tell
+from shardwise.errors import InputError, leave_on_interrupt, tell
 from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
 from shardwise.host import BEGUN, PROJECT, SUBMITTED, TYPED
@@ -26,7 +24,6 @@ from shardwise.units import clock
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
 _LOG = Path("shardwise.log")
 
-_BEGIN_SECONDS = 120.0  # at most, for the checks of a run before its first job: seconds as a rule
 _LOOK_SECONDS = 0.2
 
 
@@ -40,14 +37,8 @@ def init(words: list[str]) -> int:
             sys.stdout.write(f"{file} exists already, and is not changed\n")
             continue
         text = (PROJECT / file).read_text(encoding="utf-8")
-        try:
-            with commit(file) as new:
-                new.write(text.replace("snakemake --profile", "shardwise run --profile").encode())
-        except (FileExistsError, NotADirectoryError):
-            raise InputError(
-                f"{file} cannot be written: a file is where its folder should be. Move that file "
-                "away, or run init in another folder"
-            ) from None
+        with commit(file) as new:
+            new.write(text.replace("snakemake --profile", "shardwise run --profile").encode())
         sys.stdout.write(f"{file} written\n")
     sys.stdout.write(f"Edit them, then make a dry run: shardwise run --profile {profile} -n\n")
     return 0
@@ -57,9 +48,10 @@ def run(words: list[str]) -> NoReturn:
     """Run the workflow in this folder: snakemake --profile PROFILE -s SNAKEFILE OPTIONS."""
     leave_on_interrupt()
     line, _ = _snakemake(run, words)
-    line[line.index("snakemake")] = "shardwise.command.start"
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until that module handles it
-    os.execv(line[0], line)
+    sys.argv = line[line.index("snakemake") :]
+    from snakemake.cli import main  # it takes seconds
+
+    sys.exit(main())
 
 
 def submit(words: list[str]) -> int:
@@ -87,24 +79,18 @@ def submit(words: list[str]) -> int:
 
 def _see_it_begin(run: "subprocess.Popen[bytes]", first_byte: int) -> int:
     """Show what a run says until it has passed its checks; if it ends before, return its code."""
-    said, end = "", time.monotonic() + _BEGIN_SECONDS
+    said = ""
     with open(_LOG, encoding="utf-8", errors="replace") as log:
         log.seek(first_byte)
-        while True:
-            ended = run.poll() is not None
+        while BEGUN not in said:
+            code = run.poll()
             said += (more := log.read())
             sys.stdout.write(more)
             sys.stdout.flush()
-            if ended:
-                code = run.returncode if run.returncode >= 0 else 128 - run.returncode
-                sys.stdout.write(f"It has ended with exit code {code}\n")
+            if code is not None:
                 return code
-            if BEGUN in said:
-                return 0
-            if time.monotonic() > end:
-                sys.stdout.write(f"It has not started any job yet; look into {_LOG} later\n")
-                return 0
             time.sleep(_LOOK_SECONDS)
+    return 0
 
 
 def take_log() -> BinaryIO:
@@ -118,12 +104,12 @@ def take_log() -> BinaryIO:
 
 _JOBS = {
     "slurm": (
-        f"sbatch --parsable --job-name=shardwise --requeue --open-mode=append --output={_LOG} "
-        "--signal=B:USR1@120",
+        f"sbatch --parsable --job-name=shardwise --open-mode=append --output={_LOG} "
+        "--signal=B:INT@120",
         "scancel",
     ),
     "shardwise-grid-engine": (
-        f"qsub -terse -N shardwise -cwd -V -r y -notify -j y -o {_LOG} -S /bin/bash",
+        f"qsub -terse -N shardwise -cwd -V -notify -j y -o {_LOG} -S /bin/bash",
         "qdel",
     ),
 }
@@ -169,10 +155,7 @@ RUNS: dict[str, Callable[[list[str]], int]] = {"init": init, "run": run, "submit
 def _snakemake(
     command: Callable[..., Any], words: list[str]
 ) -> tuple[list[str], argparse.Namespace]:
-    """Print and return the line that `run` or `submit` starts, and our options in ``words``.
-
-    Raises InputError if there is no config.
-    """
+    """Print and return the line that `run` or `submit` starts, and our options in ``words``."""
     parser = argparse.ArgumentParser(
         f"shardwise {command.__name__}", description=command.__doc__, allow_abbrev=False,
         usage="%(prog)s [--profile PROFILE] [OPTIONS OF SNAKEMAKE]",
@@ -206,9 +189,7 @@ def _snakemake(
 
 
 def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
-    """Print and return the command line that runs Snakemake with a profile; InputError as above."""
-    if any(os.environ.get(name) for name in FINDERS):
-        importlib.import_module("pandas")  # else Snakemake would end with a traceback
+    """Print and return the command line that runs Snakemake with a profile."""
     words = ["--profile", _profile(profile), "-s", str(PROJECT / "Snakefile"), *words]
     line = [sys.executable, "-P", "-m", "snakemake", *words]
     tell(shlex.join(line))

@@ -1,6 +1,5 @@
 """`init` and `submit` in a user's folder."""
 
-import resource
 from pathlib import Path
 
 import pytest
@@ -47,16 +46,6 @@ def test_what_keeps_a_job_from_being_submitted_is_told(here: Path, capfd) -> Non
     assert "Couldn't parse config file" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["profiles", "profiles/uge"])
-def test_a_file_in_the_place_of_a_folder_is_named(here: Path, name: str) -> None:
-    """The file stays as it is."""
-    (here / name).parent.mkdir(exist_ok=True)
-    (here / name).write_text("mine")
-    told = refusal(runs.init, ["--profile", "uge"])
-    assert "profiles/uge/config.yaml cannot be written: a file is where its folder" in told
-    assert (here / name).read_text() == "mine"
-
-
 def test_a_folder_has_one_submitted_run_at_a_time() -> None:
     """A second one is refused while the first works; so is a job if there is no scheduler."""
     runs.init([])
@@ -64,15 +53,3 @@ def test_a_folder_has_one_submitted_run_at_a_time() -> None:
     with runs.take_log(), pytest.raises(TryAgain, match="still at work"):
         runs.submit([])
     runs.take_log().close()
-
-
-def test_a_disk_that_fills_up_leaves_no_part_of_a_config(here: Path) -> None:
-    """Half a config would later pass for the user's own, which init does not change."""
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))
-    try:
-        with pytest.raises(OSError, match="too large"):
-            runs.init([])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, most)
-    assert not list(here.iterdir())
