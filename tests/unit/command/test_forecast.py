@@ -19,7 +19,6 @@ ROOT: 3 of 3 shards to compute, in 10 jobs
 reads   31.5 KiB: 12.0 KiB to copy, 13.5 KiB for products, 6.0 KiB for the sum
 writes  22.0 KiB: 12.0 KiB copies, 6.0 KiB products, 4.0 KiB results; the disk has 1.0 TiB free
 memory  MEMORY per task
-time    not known
 """
 LATER = [
     "2 of 3 shards to compute, in 7 jobs",
@@ -36,7 +35,7 @@ def test_a_quote_names_what_is_left(tmp_path):
 
     def lines():
         own = quote(made, REDUCE, Store(made).missing())
-        return list(quotes.describe(made, settings, own, 2**40, ["time    not known"]))
+        return list(quotes.describe(made, settings, own, 2**40))
 
     *_, marker = made.results.plan_files(made.mark)
     marker.unlink()
