@@ -3,6 +3,7 @@
 Snakemake runs in a child process, as it cannot run twice in one. Its output is shown as it comes.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -47,34 +48,26 @@ def _settings(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
     """The checked config: a file as the command reads it, or values; ``keys`` override either."""
     if isinstance(config, str | os.PathLike):
         config = config_file.read_files(configs.config_files([Path(config)]))
-    elif not isinstance(config, Mapping | None) or not (config or keys):
+    if not isinstance(config, Mapping | None) or not (config or keys):
         raise InputError(
             f"config: {short(config)} is neither the path of a YAML file nor a dict of keys; give "
             "one, such as 'config.yaml', or keys, such as input='stack.npy'"
         )
-    values = _plain(config_file.merge([config or {}, keys]))
-    for key, value in values.items():
-        if callable(value):
-            raise InputError(f"config: {key}: is a function; put it into a file: 'file.py:name'")
-        if hasattr(value, "__array__") or (key in ("weights", "labels") and type(value) is list):
-            raise InputError(
-                f"config: {key}: is an array; np.save it, and give the path, such as '{key}.npy'"
-            )
-    return configs.load(values)
+    return configs.load(
+        json.loads(json.dumps(config_file.merge([config or {}, keys]), default=_plain))
+    )
 
 
 def _plain(value: Any) -> Any:
-    """A value in types of YAML, without paths and NumPy numbers; what YAML lacks stays as it is."""
-    match value:
-        case os.PathLike():
-            return os.fspath(value)
-        case np.generic():
-            return value.item()
-        case Mapping():
-            return {key: _plain(one) for key, one in value.items()}
-        case list() | tuple():
-            return [_plain(one) for one in value]
-    return value
+    """A value that JSON lacks as one that it has."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    raise InputError(
+        f"config: a value of type {type(value).__name__} is not allowed; save an array with "
+        "np.save, put a function into a file, and give the path: 'stack.npy', 'file.py:name'"
+    )
 
 
 def follow(line: list[str]) -> None:
