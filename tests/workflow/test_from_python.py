@@ -55,8 +55,8 @@ def test_a_run_shows_its_lines_and_opens_its_results(
 
 @pytest.mark.parametrize(("start", "keys", "words"), [
     (shardwise.run, {}, "config: None is neither the path of a YAML file nor a dict of keys; give"),
-    (shardwise.run, {"input": STACK}, "config: a value of type ndarray is not allowed; save an array"),
-    (shardwise.plan, {"product": np.abs}, "config: a value of type ufunc is not allowed; save an array"),
+    (shardwise.run, {"input": STACK}, "config: a value of type ndarray is not allowed; save"),
+    (shardwise.plan, {"product": np.abs}, "config: a value of type ufunc is not allowed; save"),
     (shardwise.run, {"inptu": "stack.npy"}, "config: inptu: unknown key; did you mean input?"),
     (shardwise.plan, {"input": "none.npy"}, "input: none.npy does not exist; looked for {}/none"),
     (shardwise.run, {"config": ["stack.npy"]}, "config: ['stack.npy'] is neither the path of a"),

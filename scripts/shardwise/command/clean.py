@@ -1,9 +1,8 @@
 """Files of other configs in a results folder: found by name, removed if a run wrote them."""
 
 import os
-import re
-import stat
 from collections import defaultdict
+from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,16 +10,9 @@ from shardwise.errors import ShardwiseError, TryAgain, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.plan import plan as plans
-from shardwise.records import failures, locks, others, receipts, starts
+from shardwise.records import failures, locks, others, receipts
 from shardwise.records.receipts import CopyReceipt, ProductReceipt
 from shardwise.units import count, human_bytes
-
-_BEGIN = re.compile(rb"^\S+ \S+ INFO on [^\n]+, process \d+, in ", re.MULTILINE)
-"""How the log of a job begins, perhaps after a warning; see `process.run`."""
-
-_BEGIN_BYTES = 1 << 16
-_FIRST = (".npy", ".log")
-"""Suffixes of files that are removed first, before the files that show who wrote them."""
 
 
 def clean(results: Results, remove: bool) -> str:
@@ -35,31 +27,29 @@ def clean(results: Results, remove: bool) -> str:
         if remove and locks.is_job_locked(results.living):
             raise TryAgain(busy)
         found = list(others.find(plans.load(results.plan)))
-        regular = [path for path in found if stat.S_ISREG(os.lstat(path).st_mode)]
-        shown = {path for path in regular if _is_ours(results, path)}
-        # A worker's log of a shard lacks that beginning; the other files of the shard vouch for it.
-        names = {path.stem.removeprefix("copy-") for path in shown}
-        shown |= {path for path in regular if path.suffix == ".log" and path.stem in names}
-        ours = [path for path in found if path in shown]
+        ours = dict.fromkeys(path for path in found if _is_ours(results, path))
         tops = defaultdict[Path, list[Path]](list)
         for path in ours:
             tops[path.parent.relative_to(results.root)].append(path)
         lines = [f"  {top}: {_amount(own)}" for top, own in tops.items()]
-        if left := [str(p.relative_to(results.root)) for p in found if p not in shown]:
+        if left := [str(p.relative_to(results.root)) for p in found if p not in ours]:
             lines.append(f"  these stay, as no run is known to have written them: {some(left)}")
         total = f"{results.root}: {_amount(ours)} of other configs or inputs"
         lines.append(f"{total} removed" if remove else f"{total}; to remove them, add --yes")
-        for path in sorted(ours if remove else [], key=lambda path: path.suffix not in _FIRST):
+        # Receipts go last: they show who wrote a product.
+        for path in sorted(ours if remove else (), key=lambda path: path.suffix == ".json"):
             path.unlink(missing_ok=True)
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 
-def _amount(paths: list[Path]) -> str:
+def _amount(paths: Collection[Path]) -> str:
     return f"{count(len(paths), 'file')}, {human_bytes(sum(os.lstat(p).st_size for p in paths))}"
 
 
 def _is_ours(results: Results, path: Path) -> bool:
     """Whether a regular file itself, or its receipt, shows that a run of ours has written it."""
+    if path.is_symlink() or not path.is_file():
+        return False
     kinds = {results.products.name: ProductReceipt, results.shards.name: CopyReceipt}
     try:
         if kind := kinds.get(path.relative_to(results.root).parts[0]):
@@ -67,14 +57,7 @@ def _is_ours(results: Results, path: Path) -> bool:
             if path.suffix == ".npy":
                 receipts.check_file(path, receipt.file)
             return f"{receipt.shard}-{receipt.key}" == path.stem
-        match path.suffix:
-            case ".json":
-                failure = failures.read(path)
-                return failure is not None and failure.name == path.stem
-            case ".starts":
-                return starts.last_start(path) is not None
-        with small.opened(path) as (descriptor, _):
-            raw = os.pread(descriptor, _BEGIN_BYTES, 0)  # empty: its job ended before it wrote
-            return not raw or _BEGIN.search(raw) is not None
+        failure = failures.read(path)
+        return failure is not None and failure.name == path.stem
     except (ShardwiseError, OSError):
         return False

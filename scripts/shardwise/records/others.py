@@ -14,7 +14,7 @@ from shardwise.units import human_bytes
 _MOST_SHARDS = 100_000
 _NAME = "([0-9]+-[0-9a-f]{12})"
 _KEYED = re.compile(
-    rf"(?:[0-9]{{3}}/)?{_NAME}\.(?:npy|json|log|starts)|[a-z]+-(?:{_NAME}|([0-9a-f]{{12}}))\.json"
+    rf"(?:[0-9]{{3}}/)?{_NAME}\.(?:npy|json)|[a-z]+-(?:{_NAME}|([0-9a-f]{{12}}))\.json"
 )
 """A file of a shard, or the failure of a copy or of a stage."""
 
@@ -27,8 +27,7 @@ def find(plan: Plan) -> Iterator[Path]:
     results, own = plan.results, {plan.key}
     for row in plan.shards.values():
         own |= {row.name, row.input_name}
-    logs = results.starts("any").parent, results.starts("any", "shard").parent
-    for top in (results.products, results.shards, *logs, results.failed):
+    for top in (results.products, results.shards, results.failed):
         for name in sorted(list_names(top)):
             match = _KEYED.fullmatch(name)
             if match and own.isdisjoint(match.groups()):

@@ -32,12 +32,6 @@ def two(tmp_path) -> tuple[Plan, set[Path], set[Path]]:
     failures.note(old.results, f"reduce-{old.key}", 75, "no room")
     failures.note(old.results, f"copy-{old.shards['00001'].input_name}", 75, "no room")
     mark(old.results.summed(old.key), ["sum.npy", "std.npy"])
-    logs = (
-        old.results.log("multiply", "00009-aaaaaaaaaaaa"),
-        old.results.log("multiply", old.shards["00000"].name),
-    )
-    for log, words in zip(logs, ("INFO on n1, process 7, in /a", "ERROR no room"), strict=True):
-        log.write_text(f"a warning\n2026-11-26 12:00:00,000 {words}\n")
     before = files(old.results.root)
     new = factories.computed(factories.plan(tmp_path, input=left, shards=2, product="A.T @ A"))
     failures.note(new.results, f"reduce-{new.key}", 75, "no room")
@@ -49,7 +43,7 @@ def two(tmp_path) -> tuple[Plan, set[Path], set[Path]]:
 
 
 def test_other_configs_are_listed_and_removed(two):
-    """Products, copies, failures and logs; those of the present plan stay, and the old sum's mark.
+    """Products, copies and failures; those of the present plan stay, and the old sum's mark.
 
     The mark names the files that the next sum removes.
     """
@@ -94,14 +88,12 @@ def test_files_of_the_users_stay(two):
              "products/mean-202611261200.npy",
              "shards/1-x.json", "logs/multiply/mine.log", "logs/multiply/run-202611261200.log",
              "failed/mine.json", "done/mine", "mine.npy", f"done/{'0' * 12}",
-             f"failed/00000-{'0' * 12}.json", "logs/multiply/20261126-202611261200.log",
-             "logs/shard/20261126-202611261200.starts",
-             "products/0000001-0123456789ab.npy")  # fmt: skip
+             f"failed/00000-{'0' * 12}.json", "products/0000001-0123456789ab.npy")  # fmt: skip
     paths = [plan.results.root / name for name in names]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
-    assert set(paths) & set(others.find(plan)) == {*paths[-4:]}
+    assert set(paths) & set(others.find(plan)) == {*paths[-2:]}
     clean(plan.results, remove=True)
     assert {path.read_text() for path in paths} == {"mine"}
 
