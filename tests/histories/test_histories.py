@@ -244,14 +244,14 @@ class Histories(RuleBasedStateMachine):
 
     @calm
     @rule(other=OTHER, end=st.sampled_from(["multiply", "ledger", "reduce", "reduce"]),
-          dispatch=st.sampled_from(["", "", "pool", "mpi"]), replace=st.booleans())  # fmt: skip
-    def by_hand(self, other: At, end: str, dispatch: str, replace: bool) -> None:
+          dispatch=st.sampled_from(["", "", "pool", "mpi"]))  # fmt: skip
+    def by_hand(self, other: At, end: str, dispatch: str) -> None:
         """The commands of the README by hand, up to some stage."""
         at = self.at(other)
         config, plan = self.configs[at[1]], '--plan "$RESULTS"/plan.tsv'
         each = 'for s in $(tail -n +2 "$RESULTS"/plan.tsv | cut -f1); do '
         each += f"$PYTHON scripts/{{}}.py {plan} --shard $s || exit; done"
-        lines = [f"{_PLAN}{' --replace' * replace}"]
+        lines = [_PLAN]
         lines += [f"$PYTHON scripts/synthesize.py {plan}"] * (config["input"] is None)
         lines += [each.format("shard")] * config["materialize"]
         ranks = " --ranks 1" if dispatch == "mpi" else ""
@@ -461,7 +461,7 @@ def test_results_by_hand_of_another_config() -> None:
     """Such results, even touched, are never taken for this config's; a false "done" is found."""
     history = Histories()
     history.begin("one folder", {}, {"product": "A.T @ A"})
-    history.by_hand((0, 1), "reduce", "pool", True)
+    history.by_hand((0, 1), "reduce", "pool")
     history.run((0, 0), "")
     history.act((0, 1), "touch")
     history.run((0, 1), "")

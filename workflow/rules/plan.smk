@@ -19,8 +19,7 @@ rule plan:
         planned=run.planned,
         digest=run.plan.facts.digest,
     shell:
-        'python "$SCRIPTS"/plan.py --planned={params.planned:q} --replace'
-        " --digest={params.digest} 2> {log:q}"
+        'python "$SCRIPTS"/plan.py --planned={params.planned:q} --digest={params.digest} 2> {log:q}'
 
 
 # Only without an input: no rule may have a file of the user's as its output.

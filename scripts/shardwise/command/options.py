@@ -27,17 +27,12 @@ def parser(prog: str | None, about: str | None, names: Iterable[str]) -> argpars
     return made
 
 
-def natural(text: str, least: int = 0) -> int:
-    """A whole number, ``least`` or more."""
+def natural(text: str) -> int:
+    """A whole number, 0 or more."""
     number = int(text)
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{number} is not {least} or more")
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is not 0 or more")
     return number
-
-
-def positive(text: str) -> int:
-    """A whole number, 1 or more."""
-    return natural(text, 1)
 
 
 def mebibytes(text: str) -> int | None:
@@ -87,7 +82,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # Of the plan.
     "--planned": {"type": Path, "help": "plan.tsv that snakemake made; commit it"},
     "--digest": {"help": "digest that the plan must have; snakemake passes it"},
-    "--replace": {"action": "store_true", "help": "replace the plan of another config"},
     "--quote": {"action": "store_true", "help": "write nothing: print what a run would need"},
     "--trial": {"action": "store_true", "help": "as --quote; compute some shards to predict time"},
     "--profile": {"default": "local", "help": "where the trial computes; default: local"},
@@ -136,8 +130,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "what starts the MPI ranks, with its options, such as 'mpiexec -hosts node1,node2';"
         " default: the mpiexec of the MPI that mpi4py loads",
     },
-    "--array-tasks": {"type": positive, "help": "array: tasks to share the shards; at most 1,000"},
-    "--array-limit": {"type": positive, "help": "array: run at most this many tasks at once"},
+    "--array-tasks": {"type": natural, "help": "array: tasks to share the shards; at most 1,000"},
+    "--array-limit": {"type": natural, "help": "array: run at most this many tasks at once"},
     "--request": {"type": Path, "help": "array: file of task requests; snakemake writes it"},
     # For commands that look at a run, or at a machine.
     "--json": {"action": "store_true", "help": "write JSON, for programs"},

@@ -12,15 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from shardwise import host
 from shardwise.command.process import log
-from shardwise.errors import InputError, some
+from shardwise.errors import InputError
 from shardwise.files import small
 from shardwise.files.paths import CACHE, Results, for_bash
 from shardwise.plan import config
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, others
+from shardwise.records import failures
 from shardwise.records.store import Store
 from shardwise.units import count
 
@@ -29,23 +28,17 @@ def plan(options: Namespace) -> None:
     """Write plan.tsv: which matrices each shard holds, from the headers of the input alone."""
     from shardwise.plan import config_file, planner
 
-    looks = options.quote or options.trial
-    if options.planned and not looks:
+    if options.planned:
         made = planner.read_planned(options.planned)
         plans.expect(made, made.facts.digest, options.digest)
     else:
         files = config.config_files(options.configfile) or [Path("config.yaml")]
         settings = config.load(config_file.read_files(files))
         made = planner.make(settings, CACHE if CACHE.is_dir() else None)
-    if (options.trial or not looks) and not options.replace and others.config_differs(made):
-        raise InputError(
-            f"{made.results.plan} is the plan of another config; choose another results folder, or "
-            "give --replace"
-        )
-    if looks:
-        from shardwise.command import forecast
+        if options.quote or options.trial:
+            from shardwise.command import forecast
 
-        return forecast.show(made, settings, options)
+            return forecast.show(made, settings, options)
     with failures.noted(made.results, f"plan-{made.key}", made.results.log("plan")):
         planner.check_folder(made)
         planner.write(made)
@@ -232,11 +225,9 @@ def doctor(options: Namespace) -> None:
     Exit codes: 0 the main job can run here; 2 something has to be installed or changed first; 75
     try again (devices busy or lost). The keys of --json are in docs/doctor.md.
     """
-    try:
-        from shardwise.doctor import report
-        from shardwise.processes import contain, environment
-    except ImportError as error:
-        raise InputError(f"{error}: {host.install()}") from None
+    from shardwise.doctor import report
+    from shardwise.processes import contain, environment
+
     environment.clear_stray()
     others = contain.children()  # of the program that became the doctor, such as a job's script
     contain.adopt()
@@ -266,9 +257,8 @@ def clean(options: Namespace) -> None:
         own = planner.config_digest(config.load(config_file.read_files(files)))
         if results.plan.exists() and plans.load_facts(results.plan).config_digest != own:
             raise InputError(
-                f"{results.root} was last used with another config than {some(map(str, files))}: "
-                "clean would count the files of yours as left over; run yours first, or to keep "
-                f"only what ran last: shardwise clean {for_bash(results.root)}"
+                f"{results.root} was last used with another config, so clean would remove files of "
+                f"yours; run yours first, or name the folder: {for_bash(results.root)}"
             )
     sys.stdout.write(clean.clean(results, options.yes))
 
@@ -280,10 +270,7 @@ STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
     "merge": (merge, "out folders"),
     "clean": (clean, "results --configfile --yes"),
     "doctor": (doctor, "--configfile --results --launcher --time-limit --json"),
-    "plan": (
-        plan,
-        "--configfile --planned --replace --digest --quote --trial --devices --profile",
-    ),
+    "plan": (plan, "--configfile --planned --digest --quote --trial --devices --profile"),
     "synthesize": (synthesize, "--plan"),
     "shard": (shard, "--plan --shard --key"),
     "multiply": (multiply, "--plan --shard --key --mem-mb --device-wait"),

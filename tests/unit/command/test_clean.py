@@ -123,7 +123,7 @@ def test_what_another_config_needs_is_no_rubbish(two, tmp_path, monkeypatch):
     (tmp_path / "old.yaml").write_text("shards: 3\n")
     monkeypatch.chdir(tmp_path)
     options = Namespace(configfile=[Path("old.yaml")], results=None, yes=True)
-    with pytest.raises(InputError, match=r"with another config than config\.yaml, old"):
+    with pytest.raises(InputError, match="with another config"):
         stages.clean(options)
     assert files(plan.results.root) == own | other
     options.results = plan.results.root
