@@ -48,16 +48,6 @@ def seconds(text: str) -> float:
     return number
 
 
-def address(text: str) -> tuple[str, int]:
-    """``[HOST:]PORT``; without a host, one that only this machine reaches."""
-    host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise argparse.ArgumentTypeError(
-            f"{text} is not PORT or HOST:PORT, such as 9500 or 0.0.0.0:9500"
-        )
-    return host or "127.0.0.1", int(port)
-
-
 _RESULTS = "results folder; default: that of the config"
 _CONFIG = "config files over config.yaml; later ones override earlier ones"
 _OUT = "folder to write; it must not exist yet, or hold an earlier merge, which is replaced"
@@ -137,11 +127,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--json": {"action": "store_true", "help": "write JSON, for programs"},
     "--once": {"action": "store_true", "help": "show the state once, as plain text, then end"},
     "--interval": {"type": seconds, "help": "seconds between updates; default: 2, in a pipe 10"},
-    "--listen": {
-        "type": address, "metavar": "[HOST:]PORT",
-        "help": "serve /metrics as well, also after the end of the run; without HOST to this "
-        "machine alone, with port 0 on any free port",
-    },
     "--time-limit": {"type": seconds, "default": 10.0, "help": "seconds per section; default: 10"},
     "--yes": {"action": "store_true", "help": "remove what is listed"},
 }  # fmt: skip

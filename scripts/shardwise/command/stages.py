@@ -190,13 +190,7 @@ def watch(options: Namespace) -> int:
             seen = Observer(config.existing_folder(*named)).look()
             watch.show(seen, options.json)
             return seen.code
-        observer = Observer(config.folder_of_run(*named))
-        if stay := options.listen is not None:
-            from shardwise.observe import metrics
-
-            server = metrics.serve(lambda: observer.last, *options.listen)
-            log.info("metrics: http://%s:%d/metrics", options.listen[0], server.server_port)
-        return watch.follow(observer, options.json, options.interval, stay)
+        return watch.follow(Observer(config.folder_of_run(*named)), options.json, options.interval)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader has seen enough; Python would complain at its end
@@ -264,7 +258,7 @@ def clean(options: Namespace) -> None:
 
 
 STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
-    "watch": (watch, "results --configfile --once --json --interval --listen"),
+    "watch": (watch, "results --configfile --once --json --interval"),
     "report": (report, "results --configfile"),
     "verify": (verify, "results --configfile --json"),
     "merge": (merge, "out folders"),

@@ -1,4 +1,4 @@
-"""The metrics of a run for a cluster's monitoring, written and served by prometheus-client.
+"""The metrics of a run for a cluster's monitoring, written by prometheus-client.
 
 Names and units follow https://prometheus.io/docs/practices/naming. There are series per device,
 node, stage and state, but none per shard (except the one at work longest). Done shards are a
@@ -7,59 +7,32 @@ gauge: their number falls if one is made anew, and Prometheus takes a falling co
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from http.server import HTTPServer
+from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, core, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from shardwise.errors import InputError, one_line
+from shardwise.errors import one_line
 from shardwise.files.commit import commit
 from shardwise.observe.status import RUNNING, VERDICTS, ShardStatus, Status
 
 _WHO = ("device", "node")
 
 
-class Figures:
-    """The metrics of a run, as a collector of prometheus-client."""
-
-    def __init__(self, look: Callable[[], Status | None]) -> None:
-        self._look = look
-
-    def collect(self) -> Iterator[core.Metric]:
-        """Every metric with samples; the label ``results`` is the path of the results folder."""
-        if (seen := self._look()) is None:
-            return
-        root = one_line(str(seen.results.root.absolute()))
-        for name, words, labels, values in _gauges(seen):
-            family = core.GaugeMetricFamily(f"shardwise_{name}", words, labels=("results", *labels))
-            for own, value in values.items():
-                family.add_metric((root, *own), value)
-            if family.samples:
-                yield family
-
-
 def text(seen: Status) -> str:
-    """The metrics of a run at one moment."""
-    return generate_latest(Figures(lambda: seen)).decode()
+    """The metrics of a run at one moment; the label ``results`` is the path of its folder."""
+    registry, root = CollectorRegistry(), one_line(str(seen.results.root.absolute()))
+    for name, words, labels, values in _gauges(seen):
+        if values:
+            gauge = Gauge(f"shardwise_{name}", words, ("results", *labels), registry=registry)
+            for own, value in values.items():
+                gauge.labels(root, *own).set(value)
+    return generate_latest(registry).decode()
 
 
 def write(seen: Status) -> None:
     """Commit ``metrics.prom``, for the textfile collector of node_exporter."""
     with commit(seen.results.metrics) as file:
         file.write(text(seen).encode())
-
-
-def serve(look: Callable[[], Status | None], host: str, port: int) -> HTTPServer:
-    """Serve the metrics of what ``look`` returns to each request, until the process ends.
-
-    Port 0 means any free port. Raises InputError if the server cannot listen there.
-    """
-    registry = CollectorRegistry()
-    registry.register(Figures(look))
-    try:
-        return start_http_server(port, host, registry)[0]
-    except OSError as error:
-        raise InputError(f"cannot listen on {host}, port {port}: {error}; name another") from error
 
 
 def _who(shard: ShardStatus) -> tuple[str, str]:

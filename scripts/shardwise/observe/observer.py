@@ -35,14 +35,10 @@ _MOST_NAMED = 20
 
 
 class Observer:
-    """Looks at a results folder repeatedly; plan and receipts are read once.
-
-    ``last`` is the result of the last look, for callers between two looks.
-    """
+    """Looks at a results folder repeatedly; plan and receipts are read once."""
 
     def __init__(self, root: Path) -> None:
         self.results = Results(root)
-        self.last: Status | None = None
         self._stamps: list[Any] = []  # of the plan's files
         self._plan: Plan | str | None = None  # or what is wrong with it
         self._done: dict[str, ShardStatus] = {}
@@ -60,7 +56,6 @@ class Observer:
             seen = self._look(self._plan, seen)
         elif self._plan:
             seen = replace(seen, damage=(self._plan,))
-        self.last = seen
         return seen
 
     def _look(self, plan: Plan, seen: Status) -> Status:

@@ -69,8 +69,8 @@ def _ending(seen: Status) -> list[str]:
     return ["To continue, once no run is at work:", f"  {seen.command}"] if goes_on else []
 
 
-def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool = False) -> int:
-    """Show a run until it has ended, or with ``stay`` forever; return the exit code.
+def follow(observer: Observer, as_json: bool, interval: float | None) -> int:
+    """Show a run until it has ended; return the exit code.
 
     ``interval`` is the time between two looks, by default 2 s, or 10 s for lines.
     """
@@ -98,7 +98,7 @@ def follow(observer: Observer, as_json: bool, interval: float | None, stay: bool
                 lines += [seen.verdict.words] * seen.over
                 _write(f"{clock(seen.at)[11:]} {line}" for line in lines if line not in told)
                 told = set(lines)
-            if seen.over and (seen.ended or lived or began > patience) and not stay:
+            if seen.over and (seen.ended or lived or began > patience):
                 return seen.code
             pause = max(interval, _SHARE_OF_TIME * (time.monotonic() - began))
             time.sleep(min(pause, 3600.0))

@@ -3,15 +3,11 @@
 import math
 import re
 import statistics
-import urllib.request
 from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from shardwise.command import options
-from shardwise.errors import InputError
 from shardwise.observe import metrics
-from shardwise.observe.observer import Observer
 from shardwise.observe.status import Device, Status
 
 from tests import factories, pretend
@@ -19,7 +15,8 @@ from tests import factories, pretend
 
 def total(seen: Status, name: str, **labels: str) -> float:
     """The sum of all series of a name that have these labels."""
-    found = (one for family in metrics.Figures(lambda: seen).collect() for one in family.samples)
+    families = text_string_to_metric_families(metrics.text(seen))
+    found = (one for family in families for one in family.samples)
     asked, name = labels.items(), f"shardwise_{name}"
     return sum(one.value for one in found if one.name == name and asked <= one.labels.items())
 
@@ -80,24 +77,3 @@ def test_every_metric_is_explained(tmp_path):
     assert len(names) == 10
     page = (factories.ROOT / "docs" / "monitoring.md").read_text()
     assert [name for name in names if f"`{name}" not in page] == []
-
-
-def test_it_listens_on_this_machine_alone(tmp_path):
-    """By default, that is; before the first look the answer is empty, as nothing is known."""
-    observer = Observer(tmp_path)
-    server = metrics.serve(lambda: observer.last, *options.address("0"))
-    assert server.server_address[0] == "127.0.0.1"
-
-    def get() -> str:
-        address = f"http://127.0.0.1:{server.server_port}/metrics"
-        with urllib.request.urlopen(address, timeout=20) as answer:
-            return answer.read().decode()
-
-    assert get() == ""
-    assert 'verdict="empty"} 1.0' in metrics.text(observer.look())
-    assert get() == metrics.text(observer.last)
-    for host, port in (("127.0.0.1", server.server_port), ("192.0.2.1", 0)):
-        with pytest.raises(InputError, match=f"cannot listen on {host}"):
-            metrics.serve(lambda: None, host, port)
-    server.shutdown()
-    server.server_close()

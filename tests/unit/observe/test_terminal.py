@@ -1,6 +1,5 @@
 """The watch as people and scripts start it: in a real terminal, in a pipe, once."""
 
-import json
 import os
 import re
 import signal
@@ -11,7 +10,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 from shardwise.records import locks
@@ -84,24 +82,6 @@ def test_it_waits_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
         rest = process.stdout.read()
     assert process.returncode == 0
     assert "4 of 4 shards done" in rest
-
-
-def test_it_serves_the_metrics_until_it_is_ended(tmp_path: Path) -> None:
-    """Even after the run has ended, so that its last figures can be scraped."""
-    whole = pretend.run(tmp_path, shards=4, devices=2).root
-    words = "--json", "--interval", 9999, "--listen", 0
-    with piped(whole, *words, stderr=subprocess.PIPE) as process:
-        told = ""
-        while "metrics: " not in told:
-            told = process.stderr.readline()
-            assert told
-        look = json.loads(process.stdout.readline())
-        with urlopen(told.split("metrics: ")[1].strip(), timeout=60) as answer:
-            text = answer.read().decode()
-        process.terminate()
-    assert process.returncode == 128 + signal.SIGTERM
-    assert look["shards"]["done"] == 4
-    assert re.search(r'^shardwise_shards\{.*state="done".*\} 4\.0$', text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("lock", ["running", "living"])
