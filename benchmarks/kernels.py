@@ -77,9 +77,9 @@ def ours(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Call, int]:
 
 
 def proof(xp: Any, cell: Cell, a: Any, out: Any) -> tuple[Call, int]:
-    """The search for NaN in A and the check of all products, which ``out`` already holds."""
+    """The check of all products, which ``out`` already holds."""
     checker = cells.checker(xp, cell, 1, len(a))
-    return lambda: (checker.largest(a), checker.check(a, None, out)), len(a)
+    return lambda: checker.check(a, None, out), len(a)
 
 
 STRIDED, PROOF = "strided cuBLAS", "proof"

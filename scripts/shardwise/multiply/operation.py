@@ -19,6 +19,7 @@ from shardwise.multiply.host import Host
 from shardwise.numerics import canary, end_to_end, freivalds
 from shardwise.numerics.gemm import kernel
 from shardwise.numerics.tolerances import VECTORS, CheckSpec
+from shardwise.numerics.tree import reals
 from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
@@ -192,14 +193,14 @@ class Multiplication(Operation):
             report.forms = self._checker.forms
         # A finite ratio implies that factors and product are finite: this saves two passes.
         if product.dtype.kind != "i" and not (self.proof and self._strict):
-            report.product = self._checker.largest(product)
+            report.product = _largest(self._xp, product)
         return product
 
     def _measure(self, block: Any, other: Any, report: BatchReport) -> None:
         """Note the largest moduli of the factors."""
-        report.left = self._checker.largest(block)
+        report.left = _largest(self._xp, block)
         if other is not None and other.ndim == 3:
-            report.right = self._checker.largest(other)
+            report.right = _largest(self._xp, other)
 
 
 def _part(right: Any, count: int) -> Any:
@@ -213,12 +214,9 @@ def _signed(block: Any) -> Any:
 
 
 def _largest(xp: Any, stack: Any) -> Any:
-    """The largest modulus of each matrix, NaN if it holds NaN; not for integers."""
-    if stack.dtype.kind == "c":  # as in Checker.largest: |re| + |im| may overflow
-        moduli = xp.maximum(xp.abs(stack.real), xp.abs(stack.imag))
-    else:
-        moduli = xp.abs(stack)
-    return moduli.reshape(len(stack), -1).max(axis=1)
+    """The largest modulus of each matrix, of re and im apart; NaN if it holds NaN."""
+    numbers = reals(stack).reshape(len(stack), -1)
+    return xp.maximum(numbers.max(axis=1), -numbers.min(axis=1))
 
 
 def _check_integers(problem: Problem, left: Any, right: Any, first: int) -> None:

@@ -81,21 +81,6 @@ __device__ u64 bits_of(double modulus) {
     return (u64)__double_as_longlong(modulus) & 0x7fffffffffffffffull;
 }
 
-// `order` turns a number's modulus into an integer that sorts in the same way; `number` turns it back.
-#if defined(FLOAT16)
-typedef unsigned int Bits;
-__device__ Bits order(Real bits) { return bits & 0x7fffu; }
-__device__ Real number(Bits bits) { return (Real)bits; }
-#elif defined(FLOAT32) || defined(COMPLEX64)
-typedef unsigned int Bits;
-__device__ Bits order(Real number) { return __float_as_uint(number) & 0x7fffffffu; }
-__device__ Real number(Bits bits) { return __uint_as_float(bits); }
-#else
-typedef u64 Bits;
-__device__ Bits order(Real number) { return bits_of(number); }
-__device__ Real number(Bits bits) { return __longlong_as_double((i64)bits); }
-#endif
-
 __device__ bool is_finite(u64 bits) { return bits < 0x7ff0000000000000ull; }
 
 __device__ double modulus(double number) {
@@ -369,25 +354,6 @@ compare_row(const Real* x, i64 rows, i64 cols, const double* y, i64 y_length, do
         value = bits_of(gap / bound);
     }
     raise(ratio + where[0], value, 32, c >= cols);
-}
-
-// The largest modulus of the numbers of each matrix, by its bits. One team for ROWS rows.
-extern "C" __global__ void __launch_bounds__(BLOCK)
-largest(const Real* x, i64 n, i64 rows, i64 cols, int size, u64* top) {
-    Team team = my_team(n, rows, size);
-    const Real* row[ROWS];
-    find_rows(team, x, rows, cols, row);
-    bool paired = in_pairs(x, cols);
-    Bits most = 0;
-    if (!team.idle)
-#pragma unroll 4
-        for (i64 c = team.rank * COLUMNS; c < cols; c += size * COLUMNS)
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                Pair p = load(row[r] + PARTS * c, PARTS == 2 || c + 1 < cols, paired);
-                most = max(most, max(order(first(p)), order(second(p))));
-            }
-    raise(top + team.matrix, bits_of(wide(number(most))), size < 32 ? size : 32, team.idle);
 }
 
 // y = X^T v; its plane of moduli is |X|^T w. One thread for COLUMNS columns of `chunk` rows; `chunk` is

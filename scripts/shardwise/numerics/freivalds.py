@@ -6,7 +6,6 @@ pass computes. Sums are taken in float64. In half and single precision the row o
 the largest ratio is computed again, element by element; see docs/internals/proofs.md.
 """
 
-import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +13,6 @@ import numpy as np
 
 from shardwise.numerics import tree
 from shardwise.numerics.tolerances import TINY, VECTORS, CheckSpec
-
-_CACHED = 2**15  # numbers that stay in a core's cache
 
 
 class Step(NamedTuple):
@@ -74,14 +71,6 @@ class Checker:
             part = [Step(s if len(s) == 1 else s[of], *how) for s, *how in steps]
             self._engine.check(part, product[of], ratio[of], self.forms[:, of])
         return ratio
-
-    def largest(self, stack: Any) -> Any:
-        """The largest modulus of each matrix of a stack, a device array ``(n,)`` of float64.
-
-        Of complex numbers the larger of ``|re|`` and ``|im|``. NaN where a matrix has a NaN, else
-        infinite where it has an infinity. Not for integers.
-        """
-        return self._engine.largest(stack)
 
 
 class _Whole:
@@ -191,19 +180,6 @@ class _Host:
             product, moduli = _times(reals, False, parts, size)
         return product[:, :half] + 1j * product[:, half:], moduli + least
 
-    def largest(self, stack: Any) -> np.ndarray:
-        # Compares the bits of moduli as integers: they have the same order, and NaN is the largest.
-        real = stack.real.dtype
-        words = np.ascontiguousarray(stack).view(f"i{real.itemsize}").reshape(len(stack), -1)
-        n, width = words.shape
-        most, found = np.iinfo(words.dtype).max, np.zeros(n, words.dtype)
-        each, step = max(1, _CACHED // width), min(width, _CACHED)
-        for i, low in itertools.product(range(0, n, each), range(0, width, step)):
-            part = words[i : i + each, low : low + step] & most
-            np.maximum(found[i : i + each], part.max(axis=1), out=found[i : i + each])
-        largest: np.ndarray = found.view(real).astype("float64")
-        return largest
-
 
 def _times(
     stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray
@@ -235,8 +211,7 @@ class _Device:
         tf32 = ("-DTF32",) if "tf32" in spec.compute else ()
         options = ("-std=c++17", f"-D{dtype.upper()}", *tf32)
         kernels = xp.RawModule(code=source, options=options)
-        names = ("rows_times", "columns_times", "largest", "take_row", "compare", "compare_row",
-                 "weigh")  # fmt: skip
+        names = "rows_times", "columns_times", "take_row", "compare", "compare_row", "weigh"
         self._kernels = {name: kernels.get_function(name) for name in names}
         # How many threads run at once, given the registers that these kernels use.
         attributes = xp.cuda.Device().attributes
@@ -342,12 +317,6 @@ class _Device:
     def _conjugate(self, planes: Any) -> None:
         imaginary = planes[:, VECTORS : 2 * VECTORS]
         self._xp.negative(imaginary, out=imaginary)
-
-    def largest(self, stack: Any) -> Any:
-        top = self._xp.zeros(len(stack))
-        size, blocks = self._teams(stack)
-        self._launch("largest", blocks, stack, *stack.shape, np.int32(size), top)
-        return top
 
     def _teams(self, stack: Any) -> tuple[int, int]:
         """Threads per team, which shares some rows of a matrix, and number of blocks of threads.
