@@ -283,40 +283,6 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, c
     if (spot) raise(spot, which, size < 32 ? size : 32, team.idle);
 }
 
-// The forms of each product, one column of (2 * PARTS + 1, stride): the sums of own times left.x, of the
-// last vector of y times left.x, and of the moduli of y times left.y. `size` threads for each product,
-// 32 or BLOCK.
-extern "C" __global__ void __launch_bounds__(BLOCK)
-weigh(const double* y, const double* own, i64 y_length, const double2* left, i64 n, i64 rows,
-      int size, double* forms, i64 stride) {
-    __shared__ double parts[BLOCK / 32][2 * PARTS + 1];
-    i64 i = (i64)blockIdx.x * (BLOCK / size) + (int)threadIdx.x / size;
-    double sum[2 * PARTS + 1] = {};
-    if (i < n)
-#pragma unroll 4
-        for (i64 r = threadIdx.x % size; r < rows; r += size) {
-            double2 weight = left[r];
-            const double* mine = y + i * PLANES * y_length + r;
-#pragma unroll
-            for (int k = 0; k < PARTS; ++k) {
-                sum[k] += own[(i * PARTS + k) * y_length + r] * weight.x;
-                sum[PARTS + k] += mine[(k * VECTORS + VECTORS - 1) * y_length] * weight.x;
-            }
-            sum[2 * PARTS] += mine[(PLANES - 1) * y_length] * weight.y;
-        }
-#pragma unroll
-    for (int k = 0; k <= 2 * PARTS; ++k) {
-        for (int step = 16; step > 0; step /= 2) sum[k] += __shfl_xor_sync(FULL, sum[k], step);
-        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][k] = sum[k];
-    }
-    __syncthreads();
-    int warps = size / 32, k = threadIdx.x % size, warp = threadIdx.x / size * warps;
-    if (i >= n || k > 2 * PARTS) return;
-    double whole = 0;
-    for (int w = 0; w < warps; ++w) whole += parts[warp + w][k];
-    forms[k * stride + i] = whole;
-}
-
 // Writes the row of A that `spot` names to v: as the first vector, and its moduli as the last plane. If
 // `turned`, this row is a column of the stored matrix. From row `stored` on, A is all ones. `where`
 // receives the numbers of the matrix and of the row. One thread for each of `inner` elements.

@@ -211,7 +211,7 @@ class _Device:
         tf32 = ("-DTF32",) if "tf32" in spec.compute else ()
         options = ("-std=c++17", f"-D{dtype.upper()}", *tf32)
         kernels = xp.RawModule(code=source, options=options)
-        names = "rows_times", "columns_times", "take_row", "compare", "compare_row", "weigh"
+        names = "rows_times", "columns_times", "take_row", "compare", "compare_row"
         self._kernels = {name: kernels.get_function(name) for name in names}
         # How many threads run at once, given the registers that these kernels use.
         attributes = xp.cuda.Device().attributes
@@ -225,8 +225,8 @@ class _Device:
         lengths = [n + n % 2 for n in (spec.problem.factor_shapes[0][1], len(left))]
         self._products = [xp.zeros((group, self._planes, n)) for n in lengths]
         self._own = xp.zeros((group, self._parts, lengths[1]))  # C r of the last vector
-        padded = np.zeros((lengths[1], 2))
-        padded[: len(left)] = np.stack([left, np.abs(left)], axis=1)
+        padded = np.zeros((2, lengths[1]))
+        padded[:, : len(left)] = left, np.abs(left)
         self._left, self._rows = xp.asarray(padded), len(left)
         # For the closer look: a row of A times B; and the numbers of that matrix and row.
         self._row, self._where = xp.zeros_like(self._signs), xp.zeros(2, xp.int64)
@@ -270,13 +270,10 @@ class _Device:
 
     def _write_forms(self, v: Any, forms: Any) -> None:
         """Compute the forms from the planes of A (B r), and from the C r that `compare` left."""
-        n, stride = forms.shape[1], forms.strides[0] // forms.itemsize
-        size = 32 if self._rows <= self._BLOCK * 4 else self._BLOCK  # threads per product
-        self._launch(
-            "weigh",
-            -(-n * size // self._BLOCK),
-            *(v, self._own, v.shape[2], self._left, n, self._rows, np.int32(size), forms, stride),
-        )
+        n, parts, (left, moduli) = forms.shape[1], self._parts, self._left
+        forms[:parts] = self._own[:n].dot(left).T
+        forms[parts:-1] = v[:, VECTORS - 1 : -1 : VECTORS].dot(left).T
+        forms[-1] = v[:, -1].dot(moduli)
 
     def _product(self, steps: Steps) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""
