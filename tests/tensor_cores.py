@@ -73,7 +73,7 @@ class Cupy:
 
     def _split(self, grid, block, words):
         a, high, low, n = words
-        assert 4 * grid[0] * block[0] >= n
+        assert grid[0] * block[0] >= n
         flat = np.ascontiguousarray(a).view(np.ndarray).reshape(-1).view(np.float32)
         assert len(flat) == n
         for part, half in zip((high, low), halves(flat), strict=True):

@@ -71,21 +71,11 @@ __device__ float rest(float number, float high) {
     asm("mul.rn.f32 %0, %1, 0f45000000;" : "=f"(left) : "f"(left));  // 2048, which is exact
     return rounded(left);
 }
-// A thread for four numbers.
 extern "C" __global__ void split(const float* a, float* high, float* low, long long n) {
-    long long i = 4 * ((long long)blockIdx.x * blockDim.x + threadIdx.x);
-    if (n - i >= 4 && ((size_t)a | (size_t)high | (size_t)low) % 16 == 0) {
-        float4 x = *(const float4*)(a + i), h, l;
-        h.x = rounded(x.x), h.y = rounded(x.y), h.z = rounded(x.z), h.w = rounded(x.w);
-        l.x = rest(x.x, h.x), l.y = rest(x.y, h.y), l.z = rest(x.z, h.z), l.w = rest(x.w, h.w);
-        *(float4*)(high + i) = h;
-        *(float4*)(low + i) = l;
-        return;
-    }
-    for (long long j = i; j < n && j < i + 4; ++j) {
-        high[j] = rounded(a[j]);
-        low[j] = rest(a[j], high[j]);
-    }
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    high[i] = rounded(a[i]);
+    low[i] = rest(a[i], high[i]);
 }
 """
 
@@ -256,7 +246,7 @@ class CublasKernel:
             return stack
         halves = self._halves[key].reshape(2, *stack.shape)
         numbers = stack.nbytes // 4
-        self._split((-(-numbers // 1024),), (256,), (stack, *halves, np.int64(numbers)))
+        self._split((-(-numbers // 256),), (256,), (stack, *halves, np.int64(numbers)))
         return halves
 
     def _multiply_halves(self, left: Any, right: Any, out: Any) -> None:
