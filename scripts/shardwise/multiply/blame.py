@@ -63,9 +63,7 @@ def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
     InputError
         With file, row and column, as far as they are known.
     IntegrityError
-        If the matrix is finite in these files: then the shard's copy of it is damaged.
-    DeviceFailed
-        If it is finite and there is no copy: the device or its node's memory may be to blame.
+        If the matrix is finite in these files: then the shard's copy of it is damaged, or memory.
     """
     try:
         yield
@@ -78,12 +76,7 @@ def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
             place = nonfinite.find(plan, key, matrix, inputs)
         if place is not None:
             raise InputError(f"{error.what}: {place}; {error.cure}") from error
-        if key == "input" and plan.settings.materialize:
-            raise IntegrityError(
-                f"{plan.results.shard(shard.input_name)} is damaged: matrix {matrix} holds "
-                f"NaN or Inf there, but none in the input; {how_to_repair(plan, shard)}"
-            ) from error
-        raise DeviceFailed(
-            f"{error.what}, but its file does not; nothing was written. Suspect the device or its "
-            "node's memory: start the run again, on another node if you can"
+        raise IntegrityError(
+            f"{error.what}, but its file does not: suspect the copy in shards/, or the memory of "
+            f"this node; {how_to_repair(plan, shard)}"
         ) from error

@@ -4,14 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import DeviceFailed, InputError
+from shardwise.errors import DeviceFailed
 from shardwise.multiply import blame
 from shardwise.multiply.operation import BatchReport, Operation
 from shardwise.numerics import end_to_end
-from shardwise.plan import memory
 from shardwise.plan.plan import Plan
 from shardwise.records import witness
-from shardwise.units import human_bytes
 
 
 class ShardChecks:
@@ -72,27 +70,3 @@ class ShardChecks:
                 return {"witness": witness.of(total, tolerance)}
             why = "a product, or its proof, is not finite in double precision"
         return {"witness": None, "no_witness": why}
-
-
-def refuse_too_large(plan: Plan, cuda: bool, total: int) -> None:
-    """Refuse a plan if not even one call of its largest shard fits ``total`` bytes."""
-    largest = max(plan.shards.values(), key=lambda shard: (shard.device_memory, shard.memory))
-    problem, needed = plan.problem, least_bytes(plan, largest.run, cuda)
-    if needed <= total:
-        return
-    parts = {"A": problem.matrix_bytes, "B": problem.right_bytes, "product": problem.product_bytes}
-    words = ", ".join(f"{name} {human_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
-    sums = ", more shards, or keep: products" if plan.settings.keep == "sum" else ""
-    other = ", or backend: numpy on a machine with more memory" if cuda else ""
-    raise InputError(
-        f"input: {problem.product} of {problem.left} {problem.dtype} needs {human_bytes(needed)} "
-        f"of memory at once ({words}; the rest is for the sum, the proof and libraries), but "
-        f"{'the device' if cuda else 'this machine'} has {human_bytes(total)} in all; use a larger "
-        f"one{other}, narrower elements, or matrices cut into blocks{sums}"
-    )
-
-
-def least_bytes(plan: Plan, run: range, cuda: bool) -> int:
-    """The fewest bytes with which the shard ``run`` can be computed."""
-    settings, spans = plan.settings, [own for _, own in plan.per_matrix.spans(run)]
-    return memory.least_bytes(plan.problem, spans, settings.keep, cuda, settings.precision)

@@ -93,4 +93,4 @@ def existing_copy(plan: Plan, shard: Shard) -> str | None:
 def how_to_repair(plan: Plan, shard: Shard) -> str:
     """The commands that make a damaged copy again."""
     receipt = for_bash(plan.results.shard_receipt(shard.input_name))
-    return f"rm {receipt}, then start the run again"
+    return f"rm -f {receipt}, then start the run again"

@@ -116,9 +116,6 @@ class Cuda:
             self._kvikio.defaults.set({_DIRECT_READ: direct})
             self._direct = direct
 
-    def later(self, work: Callable[[], None]) -> Future[None]:
-        return self._thread.submit(work)
-
     def hashing(self, checksum: PieceChecksum) -> DeviceChecksum:
         with self._beside:
             return DeviceChecksum(self.xp, checksum)

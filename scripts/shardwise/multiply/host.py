@@ -77,10 +77,6 @@ class Host:
         """Begin to read bytes of a factor from byte ``offset`` on; here the threads also hash."""
         return self._in_parts(factor.read, offset, target)
 
-    def later(self, work: Callable[[], None]) -> Future[None]:
-        """Have another thread do some work."""
-        return self._pool.submit(work)
-
     def hashing(self, checksum: PieceChecksum) -> None:
         """The digest that `hash` adds to; None here, as threads hash what they read and write."""
 

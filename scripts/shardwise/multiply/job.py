@@ -16,7 +16,7 @@ from shardwise.files.commit import commit
 from shardwise.files.extents import OpenFiles
 from shardwise.files.npy import StackWriter
 from shardwise.multiply import backend as backends
-from shardwise.multiply import blame, checks, copy
+from shardwise.multiply import blame, copy
 from shardwise.multiply.adopt import Earlier
 from shardwise.multiply.checks import ShardChecks
 from shardwise.multiply.cuda import Cuda
@@ -60,7 +60,6 @@ class Session:
             products = plan.settings.keep == "products"
             self.machine: Machine = Cuda(self.xp, products) if self.cuda else Host()
             self.versions = choose.versions(self.xp) if self.cuda else {}
-            checks.refuse_too_large(plan, self.cuda, self.machine.total())
         self.earlier = Earlier(plan, self.xp.__name__)
         self._ring: Ring | None = None
 
@@ -215,9 +214,7 @@ class ShardJob:
             self._nodes = plan.nodes_of(shard.shard)
             shape = (len(self._nodes["nodes"] or shard.run), *plan.problem.product_shape)
             self.writer = StackWriter(file, shape, np.dtype(plan.element_type))
-            # During the first reads: on a file system in memory, the kernel clears each page.
-            self._place = session.machine.later(self.writer.begin)
-            self._writes.append(self._place)
+            self.writer.begin()
             self.digest = session.machine.hashing(self.writer.hashed)
             self.checks = ShardChecks(plan, ring.operation)
             ring.compute(self, coming)
@@ -232,9 +229,7 @@ class ShardJob:
         return right
 
     def write(self, offset: int, raw: Any) -> list[Any]:
-        """Begin to write bytes of the result; TryAgain if the disk turned out to have no room."""
-        if self._place.done():
-            self._place.result()
+        """Begin to write bytes of the result."""
         writes = self._session.machine.write(self.writer, offset, raw)
         self._writes += writes
         return writes

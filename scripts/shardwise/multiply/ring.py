@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwise.errors import DeviceFailed, TryAgain
+from shardwise.errors import DeviceFailed, InputError, TryAgain
 from shardwise.files.checksum import raw_bytes
-from shardwise.multiply import blame, checks
+from shardwise.multiply import blame
 from shardwise.multiply.operation import BatchReport, Machine, Multiplication, UserFunction
 from shardwise.numerics.tree import TreeSum
 from shardwise.numerics.xxh3 import Fragment
@@ -60,8 +60,9 @@ class _Slot:
 class Ring:
     """Slots that successive shards share, none of which is larger than ``shard``.
 
-    DeviceFailed or TryAgain if even the smallest ring does not fit the free memory; IntegrityError
-    if the device multiplies in a lower precision than was asked for (canary.py).
+    InputError if even the smallest ring does not fit the memory, DeviceFailed or TryAgain if it
+    does not fit what is free; IntegrityError if the device multiplies in a lower precision than was
+    asked for (canary.py).
     """
 
     def __init__(self, machine: Machine, plan: Plan, shard: Shard, most: int | None = None) -> None:
@@ -80,7 +81,18 @@ class Ring:
 
         ``most`` is the host memory that the whole task may take, in bytes.
         """
-        cuda = self._machine.xp is not np
+        cuda, total = self._machine.xp is not np, self._machine.total()
+        spans = [own for _, own in self._plan.per_matrix.spans(shard.run)]
+        precision = self._plan.settings.precision
+        least = memory.least_bytes(self._problem, spans, self._keep, cuda, precision)
+        if least > total:
+            sums = ", more shards, or keep: products" if self._keep == "sum" else ""
+            raise InputError(
+                f"input: {self._problem.product} of {self._problem.left} {self._problem.dtype} "
+                f"needs {human_bytes(least)} of memory at once, but "
+                f"{'the device' if cuda else 'this machine'} has {human_bytes(total)} in all; use "
+                f"a larger one, narrower elements, or matrices cut into blocks{sums}"
+            )
         spare = max(0, shard.memory - most) if most and not cuda else 0
         sizes = list(memory.ladder(self._problem, len(shard.run), cuda))
         limit = memory.ring_bytes(self._problem, *sizes[0], self._keep) - spare
@@ -95,8 +107,7 @@ class Ring:
                 self._machine.release()
             else:
                 return
-        needed = human_bytes(checks.least_bytes(self._plan, shard.run, cuda))
-        what = f"a batch of {matrices} needs {needed}, but {self._machine.free()}; "
+        what = f"a batch of {matrices} needs {human_bytes(least)}, but {self._machine.free()}; "
         if cuda:  # no other shard would fit either
             raise DeviceFailed(f"{what}ask for a larger device, or wait until this one is free")
         raise TryAgain(f"{what}ask for more memory (mem_mb), or wait until this machine has it")
