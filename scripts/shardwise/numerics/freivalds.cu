@@ -39,13 +39,6 @@ typedef double2 Pair;
 #endif
 #define PLANES (VECTORS * PARTS + 1)
 
-// Double precision adds the smallest normal number to the moduli per element; see `product_tolerance`.
-#if defined(FLOAT64) || defined(COMPLEX128)
-#define LEAST (PARTS * 2.2250738585072014e-308)
-#else
-#define LEAST 0.0
-#endif
-
 #if defined(FLOAT16)
 __device__ double wide(Real bits) {  // without cuda_fp16.h, which not every machine has
     float number;
@@ -237,9 +230,7 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length
     if (team.idle) return;
     for (int i = team.rank; i < ROWS * PLANES; i += size) {
         i64 r = team.row + i / PLANES;
-        double least = i % PLANES == PLANES - 1 ? LEAST * cols : 0;
-        if (r < rows)
-            y[(team.matrix * PLANES + i % PLANES) * y_length + r] = total(size, shared, i) + least;
+        if (r < rows) y[(team.matrix * PLANES + i % PLANES) * y_length + r] = total(size, shared, i);
     }
 }
 
@@ -376,7 +367,6 @@ columns_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 len
 #pragma unroll
         for (int q = 0; q < PLANES; ++q) {
             if (c + k >= cols) continue;
-            if (q == PLANES - 1) sum[k][q] += LEAST * rows;
             if (chunks == 1) y[q * y_length + k] = sum[k][q];
             else atomicAdd(y + q * y_length + k, sum[k][q]);
         }

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwise.numerics import tree
-from shardwise.numerics.tolerances import TINY, VECTORS, CheckSpec
+from shardwise.numerics.tolerances import VECTORS, CheckSpec
 
 
 class Step(NamedTuple):
@@ -106,12 +106,10 @@ class _Host:
         self._complex = dtype.kind == "c"
         self._wide = np.dtype("complex128" if self._complex else "float64")
         self._signs = spec.signs.T.astype(self._wide, "C")[np.newaxis]
-        self._ones, self._left = np.full((1, len(spec.signs)), spec.scale), spec.left_weights
-        self._relative, self._absolute = spec.scaled_bound
+        self._ones, self._left = np.ones((1, len(spec.signs))), spec.left_weights
+        self._relative, self._absolute = spec.bound
         self._close: Any = spec.close
         self._column_sums = spec.problem.covariance
-        # Added to the moduli for each element, see `product_tolerance`.
-        self._least = TINY * self._wide.itemsize / 8 if dtype == self._wide else 0.0
 
     def check(self, steps: Steps, product: Any, ratio: np.ndarray, forms: np.ndarray) -> None:
         with np.errstate(all="ignore"):
@@ -163,10 +161,8 @@ class _Host:
         if conjugated:  # conjugates vectors and products instead: the matrices are larger
             product, moduli = self._times(Step(stack, transposed, False), v.conj(), size)
             return product.conj(), moduli
-        least = stack.shape[1 if transposed else 2] * self._least
         if not self._complex:
-            product, moduli = _times(stack, transposed, v, size)
-            return product, moduli + least
+            return _times(stack, transposed, v, size)
         # A complex row is read as twice as many real numbers: re, im, re, im, …
         reals, half = stack.view(stack.real.dtype), v.shape[1]
         if transposed:
@@ -178,7 +174,7 @@ class _Host:
             parts = np.concatenate([v.conj(), 1j * v.conj()], axis=1).view("float64")
             size = np.repeat(size, 2, axis=1)
             product, moduli = _times(reals, False, parts, size)
-        return product[:, :half] + 1j * product[:, half:], moduli + least
+        return product[:, :half] + 1j * product[:, half:], moduli
 
 
 def _times(
@@ -203,7 +199,7 @@ class _Device:
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         self._xp, dtype, group = xp, spec.problem.dtype, spec.group
-        self._relative, self._absolute = spec.scaled_bound
+        self._relative, self._absolute = spec.bound
         self._close: Any = spec.close
         self._column_sums = spec.problem.covariance
         left, signs = spec.left_weights, spec.signs
@@ -220,7 +216,7 @@ class _Device:
         self._planes = VECTORS * self._parts + 1
         # Kernels read pairs, so lengths are rounded up to even, and the padding stays 0.
         planes = np.zeros((1, self._planes, len(signs) + len(signs) % 2))
-        planes[0, :VECTORS, : len(signs)], planes[0, -1, : len(signs)] = signs.T, spec.scale
+        planes[0, :VECTORS, : len(signs)], planes[0, -1, : len(signs)] = signs.T, 1
         self._signs = xp.asarray(planes)
         lengths = [n + n % 2 for n in (spec.problem.factor_shapes[0][1], len(left))]
         self._products = [xp.zeros((group, self._planes, n)) for n in lengths]

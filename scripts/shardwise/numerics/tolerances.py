@@ -3,8 +3,6 @@
 docs/internals/proofs.md derives the bounds, and names their sources.
 """
 
-import math
-
 import numpy as np
 
 from shardwise.numerics.end_to_end import weights
@@ -13,8 +11,6 @@ from shardwise.plan.problem import Problem
 VECTORS = 4
 """Vectors that check a product. All but the last are random ±1 (or int64), and each misses a wrong
 product with probability 1/2 at most; the last has the weights of the end-to-end proof."""
-
-TINY = float(np.finfo("float64").tiny)
 
 
 def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
@@ -33,9 +29,7 @@ def product_tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float,
     """Bound of ``|C r - A (B r)|`` for an honest C, as ``(relative, absolute)``.
 
     The bound of row i is ``relative * (|A| |B| 1)_i + absolute``, with moduli ``|re| + |im|``. With
-    ``p = 1`` it is the bound of a single element of C. In double precision the check has to add to
-    ``|B| 1`` the smallest normal number for each element of a row: products of the last vector
-    with subnormal elements of B are rounded, and A may be large.
+    ``p = 1`` it is the bound of a single element of C.
 
     Parameters
     ----------
@@ -62,8 +56,7 @@ def product_tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float,
     # 1 % covers the products of these small numbers and the rounding of the moduli themselves.
     relative = 1.01 * (product + check)
     tiny = (3 if compute == "tf32x3" else 1) * 2 * parts * k * float(in_product.tiny)
-    absolute = p * (tiny + float(in_store.smallest_subnormal))
-    return relative, max(absolute, TINY)
+    return relative, p * (tiny + float(in_store.smallest_subnormal))
 
 
 def split_chunk(k: int, parts: int) -> int:
@@ -112,16 +105,6 @@ class CheckSpec:
         self.close: tuple[float, float] | None = None  # that of an element of a row computed again
         if self.integer:
             return
-        self.bound = relative, absolute = product_tolerance(k, p, dtype, compute)
+        self.bound = product_tolerance(k, p, dtype, compute)
         if dtype in CLOSER_LOOK:
             self.close = product_tolerance(k, 1, dtype, compute)
-        self.scale = 1.0  # a power of two: the vectors, and so all sums of the check, are scaled
-        if dtype in ("float64", "complex128"):
-            # Unscaled, the check could leave the range of float64 although the product does not.
-            # The terms of a finite product are finite, so moduli, complex ones too, add up to 8 k p
-            # times the largest number at most. The price: an element of B counts as 8 k p times the
-            # smallest normal number at least (1e-300 at d = 4096), so errors below may not show.
-            self.scale = 2.0 ** -math.ceil(math.log2(8 * k * p))
-        self.scaled_bound = relative, max(absolute * self.scale, TINY)
-        self.signs *= self.scale
-        self.left_weights /= self.scale
