@@ -168,8 +168,6 @@ class Multiplication(Operation):
 
         def multiply() -> Any:
             self._kernel.multiply(left, right, out, count)
-            if self._problem.covariance:  # sums of columns are not part of the known product
-                out[:count, -1] = 0
             return out[:count]
 
         return multiply, [_part(x, count) for x in (left, right) if x is not None]
