@@ -99,10 +99,6 @@ class _Host:
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         dtype = np.dtype(spec.problem.dtype)
-        if spec.group * spec.problem.matrix_bytes >= tree.COMPILED_BYTES:
-            from shardwise.numerics import loops  # compile before the buffers fill the memory
-
-            loops.prepare(dtype.type(0).real.dtype)
         self._complex = dtype.kind == "c"
         self._wide = np.dtype("complex128" if self._complex else "float64")
         self._signs = spec.signs.T.astype(self._wide, "C")[np.newaxis]

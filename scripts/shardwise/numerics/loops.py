@@ -109,12 +109,6 @@ def _fold(words: np.ndarray, rows: int, out: np.ndarray) -> None:
             out[uint64(low) + i] = waiting[level, i]
 
 
-def prepare(dtype: np.dtype) -> None:
-    """Compile the loops for stacks of float16, float32 or float64."""
-    name = "uint16" if dtype == np.float16 else dtype.name
-    _multiplying(_rows, name), _multiplying(_columns, name)
-
-
 def times(
     stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -228,24 +222,22 @@ def _compiled(function: _Function, *signature: Any, **options: Any) -> _Function
     It may call only this file's code, whose source keys the cache. Options are those of ``njit``.
     """
     compiled: Any = numba.njit(nogil=True, **options)(function)
-    cache, before = folder(function, signature), numba.config.CACHE_DIR
-    if cache is not None:
-        numba.config.CACHE_DIR = str(cache)
-        try:
-            compiled.enable_caching()
-            compiled.compile(signature)
-        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
-            pass  # a full disk, or a file that a crash cut short, must not end a run
-        finally:
-            numba.config.CACHE_DIR = before
-    if not compiled.signatures:
+    before = numba.config.CACHE_DIR
+    try:
+        numba.config.CACHE_DIR = str(folder(function, signature))
+        compiled.enable_caching()
+        compiled.compile(signature)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+        # No folder is writable, the disk is full, or a crash cut a file short: no end of a run.
         compiled = numba.njit(nogil=True, **options)(function)
         compiled.compile(signature)
+    finally:
+        numba.config.CACHE_DIR = before
     return compiled  # type: ignore[no-any-return]
 
 
-def folder(function: _Function, signature: tuple[Any, ...]) -> Path | None:
-    """The cache folder of one source, processor and signature; None if no folder is writable.
+def folder(function: _Function, signature: tuple[Any, ...]) -> Path:
+    """The cache folder of one source, processor and signature; OSError if none is writable.
 
     numba keeps all variants of a function under one index. It replaces the index without a lock,
     and before the code, so with several processes the index may name another variant's code, or
@@ -261,4 +253,4 @@ def folder(function: _Function, signature: tuple[Any, ...]) -> Path | None:
             cache.mkdir(parents=True, exist_ok=True)
             if os.access(cache, os.W_OK):
                 return cache
-    return None
+    raise OSError("no folder is writable")
