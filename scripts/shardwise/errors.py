@@ -36,13 +36,12 @@ class InputError(ShardwiseError):
 class BadMatrix(InputError):  # noqa: N818 - named after what was found
     """A matrix is not finite, or its product cannot be kept: what was found, and the cure.
 
-    ``key`` says what is to blame: ``input``, ``right``, or the ``product`` of finite factors;
     ``matrix`` is the matrix's index in the whole stack.
     """
 
-    def __init__(self, what: str, cure: str, key: str, matrix: int) -> None:
+    def __init__(self, what: str, cure: str, matrix: int) -> None:
         super().__init__(f"{what}; {cure}")
-        self.what, self.cure, self.key, self.matrix = what, cure, key, matrix
+        self.what, self.cure, self.matrix = what, cure, matrix
 
 
 class IntegrityError(ShardwiseError):

@@ -65,7 +65,7 @@ def within(error, context, cause=None):
 
 
 @pytest.mark.parametrize(("error", "code", "words"), [
-    (errors.InputError("x"), 2, "x"), (errors.BadMatrix("x", "y", "input", 0), 2, "x"),
+    (errors.InputError("x"), 2, "x"), (errors.BadMatrix("x", "y", 0), 2, "x"),
     (errors.IntegrityError("x"), 3, "x"), (errors.TryAgain("x"), 75, "x"),
     (errors.DeviceFailed("x"), 75, "x"), (MemoryError(), 75, "memory"),
     (OSError(5, "x"), 75, "x"), (PermissionError(13, "x"), 2, "x"),

@@ -2,17 +2,16 @@
 
 import errno
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from shardwise import errors, host
 from shardwise.devices import choose
 from shardwise.errors import BadMatrix, DeviceFailed, InputError, IntegrityError
-from shardwise.multiply.copy import how_to_repair
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
 from shardwise.plan.problem import Problem
-from shardwise.records import nonfinite
+from shardwise.records import judge, nonfinite, receipts
 
 _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 
@@ -38,45 +37,42 @@ def device_or_function(plan: Plan, xp: Any) -> Iterator[None]:
         ) from error
 
 
-def not_finite(problem: Problem, name: str, matrix: int) -> BadMatrix:
-    """The error for a ``left`` or ``right`` factor, or a ``product`` of finite factors."""
-    key, cure, dtype = "input" if name == "left" else name, "correct it", problem.dtype
-    what = f"{key}: matrix {matrix} holds NaN or Inf"
-    if key == "right" and problem.shared_right:
-        matrix, what = 0, "right: the matrix holds NaN or Inf"
-    elif key == "product" and problem.result:
+def not_finite(problem: Problem, matrix: int) -> BadMatrix:
+    """The error for a product that is not finite; `input_file` looks whether its factors are."""
+    dtype, cure = problem.dtype, "correct it"
+    if problem.result:
         what = (
             f"product: {problem.product} returned NaN or Inf for matrix {matrix}, which is finite"
         )
-    elif key == "product":
+    else:
         what = f"the product of matrix {matrix} overflows {dtype}, although its factors are finite"
         cure = f"save the input as {_WIDER[dtype]} or scale it" if dtype in _WIDER else "scale it"
-    return BadMatrix(what, f"{cure}, or set nonfinite: allow", key, matrix)
+    return BadMatrix(what, f"{cure}, or set nonfinite: allow", matrix)
 
 
 @contextmanager
 def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
-    """If a batch is refused for one of its matrices, say where in the user's files that matrix is.
+    """If a batch is refused for one of its matrices, say where in the user's files the cause is.
 
     Raises
     ------
     InputError
-        With file, row and column, as far as they are known.
+        With file, row and column of a NaN or an infinity, or the file of a matrix without any.
     IntegrityError
-        If the matrix is finite in these files: then the shard's copy of it is damaged, or memory.
+        If the shard's copy is damaged.
     """
     try:
         yield
     except BadMatrix as error:
-        key, matrix = error.key, error.matrix
-        place: str | None = nonfinite.file_of(plan, key, matrix)
-        if key == "product":
-            raise InputError(f"{error.what} ({place}); {error.cure}") from error
-        with suppress(OSError, IntegrityError):  # the files may be gone by now
-            place = nonfinite.find(plan, key, matrix, inputs)
-        if place is not None:
-            raise InputError(f"{error.what}: {place}; {error.cure}") from error
-        raise IntegrityError(
-            f"{error.what}, but its file does not: suspect the copy in shards/, or the memory of "
-            f"this node; {how_to_repair(plan, shard)}"
-        ) from error
+        for key in ("input", "right") if plan.problem.right else ("input",):
+            matrix = 0 if key == "right" and plan.problem.shared_right else error.matrix
+            if place := nonfinite.find(plan, key, matrix, inputs):
+                raise InputError(
+                    f"{key}: matrix {matrix} holds NaN or Inf: {place}; correct it, or set "
+                    "nonfinite: allow"
+                ) from error
+        if plan.settings.materialize:
+            path = plan.results.shard(shard.input_name)
+            receipts.check_elements(path, judge.check_copy(plan, shard.shard).file)
+        place = nonfinite.file_of(plan, "input", error.matrix)
+        raise InputError(f"{error.what} ({place}); {error.cure}") from error

@@ -28,13 +28,10 @@ class ShardChecks:
         fails its proof.
         """
         finite: Any = True  # or a flag for each matrix
-        for name in ("left", "right", "product"):
-            if (largest := getattr(report, name)) is None:
-                continue
-            is_finite = report.counted(np, np.isfinite(largest))
-            if self._strict and not is_finite.all():
-                raise blame.not_finite(self._problem, name, report.first + int(is_finite.argmin()))
-            finite = finite & is_finite
+        if report.product is not None:
+            finite = report.counted(np, np.isfinite(report.product))
+            if self._strict and not finite.all():
+                raise blame.not_finite(self._problem, report.first + int(finite.argmin()))
         if report.worst is None:
             return
         self._totals.append(report.total)
@@ -47,7 +44,7 @@ class ShardChecks:
             i = int(wrong.argmax())
             real = self._problem.product_dtype != "int64"
             if real and report.product is None and not np.isfinite(report.ratio[i]):
-                raise blame.not_finite(self._problem, "product", report.first + i)
+                raise blame.not_finite(self._problem, report.first + i)
             raise DeviceFailed(
                 f"the product of matrix {report.first + i} is wrong: Freivalds' check is off by "
                 f"{float(report.ratio[i]):.3g} times its tolerance; suspect the device and try "

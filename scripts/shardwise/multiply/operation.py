@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from shardwise.processes import threads
 
 Machine = Host | Cuda
 
-_GIVEN = "left", "right", "product", "worst", "total"  # the device computes them
+_GIVEN = "product", "worst", "total"  # the device computes them
 
 
 @dataclass
@@ -39,17 +38,12 @@ class BatchReport:
     # In host memory: the weights, and the places of those that are 0.
     weights: np.ndarray | None = None
     left_out: np.ndarray | None = None
-    # The largest modulus of each matrix; infinite or NaN if an element is.
-    left: Any = None
-    right: Any = None
-    product: Any = None
+    product: Any = None  # the largest modulus of each; infinite or NaN if an element is
     # How far each product is from its factors' own, in units of the tolerance.
     ratio: Any = None
     worst: Any = None  # the largest ratio
     forms: Any = None  # of each product, see `freivalds.Checker`
     total: Any = None  # the sum of all forms
-    # Finds the moduli of the factors; `fetched` calls it if a ratio is not finite.
-    measure: "Callable[[BatchReport], None] | None" = None
 
     def counted(self, xp: Any, fine: Any) -> Any:
         """The flags ``fine``, ``(n,)``, set for each matrix of weight 0, which does not count."""
@@ -74,10 +68,6 @@ class BatchReport:
         host = self._copied(machine, _GIVEN)
         if host.worst is None or host.worst <= 1:
             return host
-        if self.measure is not None and not np.isfinite(host.worst):
-            with machine.work():
-                self.measure(self)
-            machine.settle()
         return self._copied(machine, (*_GIVEN, "ratio"))
 
     def _copied(self, machine: Machine, names: Iterable[str]) -> "BatchReport":
@@ -122,7 +112,7 @@ class UserFunction(Operation):
             # Before the call: the input is to blame, not the function, for what becomes of NaN.
             finite = report.counted(xp, xp.isfinite(_largest(xp, block)))
             if not finite.all():
-                raise blame.not_finite(self._problem, "left", report.first + int(finite.argmin()))
+                raise blame.not_finite(self._problem, report.first + int(finite.argmin()))
         # Anew each time: the function may have loaded another BLAS meanwhile.
         with threads.single_threaded_blas()() if xp is np else nullcontext():
             found = user_function.call(self._function, xp, block, report.first, self._problem)
@@ -175,13 +165,8 @@ class Multiplication(Operation):
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
         count, product = report.count, out[: report.count]
         block, other = left[:count], _part(right, count)
-        if block.dtype.kind in "iu":
-            if self.compute == "int64":
-                _check_integers(self._problem, block, other, report.first)
-        else:
-            report.measure = partial(self._measure, block, other)
-            if not (self.proof and self._strict):
-                report.measure(report)
+        if self.compute == "int64":
+            _check_integers(self._problem, block, other, report.first)
         if self._offset is not None:  # into other memory: hashing may still read the block
             self._xp.subtract(block, self._offset, out=self._centred[:count])
             left, block = self._centred, self._centred[:count]
@@ -193,12 +178,6 @@ class Multiplication(Operation):
         if product.dtype.kind != "i" and not (self.proof and self._strict):
             report.product = _largest(self._xp, product)
         return product
-
-    def _measure(self, block: Any, other: Any, report: BatchReport) -> None:
-        """Note the largest moduli of the factors."""
-        report.left = _largest(self._xp, block)
-        if other is not None and other.ndim == 3:
-            report.right = _largest(self._xp, other)
 
 
 def _part(right: Any, count: int) -> Any:
@@ -226,7 +205,7 @@ def _check_integers(problem: Problem, left: Any, right: Any, first: int) -> None
         if max(a, b) > most or inner * a * b > most:
             raise BadMatrix(
                 f"the product of matrix {first + i} may not fit int64 (its factors hold numbers up "
-                f"to {max(a, b)})", "save the input as float64", "product", first + i,
+                f"to {max(a, b)})", "save the input as float64", first + i,
             )  # fmt: skip
 
 

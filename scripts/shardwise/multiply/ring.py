@@ -18,7 +18,6 @@ import numpy as np
 
 from shardwise.errors import DeviceFailed, InputError, TryAgain
 from shardwise.files.checksum import raw_bytes
-from shardwise.multiply import blame
 from shardwise.multiply.operation import BatchReport, Machine, Multiplication, UserFunction
 from shardwise.numerics.tree import TreeSum
 from shardwise.numerics.xxh3 import Fragment
@@ -197,8 +196,6 @@ class Ring:
                 with self._machine.work():
                     self._right[...] = self._machine.xp.asarray(right)
                 self._machine.settle()
-                if self._plan.settings.nonfinite == "error" and not np.isfinite(right).all():
-                    raise blame.not_finite(self._problem, "right", 0)
         if self._sum is not None:
             with self._machine.work():
                 self._sum.reset()
