@@ -98,15 +98,12 @@ class Cuda:
     def _convert(self, factor: Factor, offset: int, target: Any) -> None:
         """Convert bytes that lie in another order, and copy them to the device, in steps."""
         self.bind()
-        stream, runtime = self.xp.cuda.Stream(non_blocking=True), self.xp.cuda.runtime
-        for low in range(0, target.nbytes, memory.STEP_BYTES):
-            part = target[low : low + memory.STEP_BYTES]
-            view = np.empty(part.nbytes, np.uint8)
-            factor.convert(offset + low, view)
-            runtime.memcpyAsync(
-                part.data.ptr, view.ctypes.data, view.nbytes,
-                runtime.memcpyHostToDevice, stream.ptr,
-            )  # fmt: skip
+        with self.xp.cuda.Stream(non_blocking=True) as stream:
+            for low in range(0, target.nbytes, memory.STEP_BYTES):
+                part = target[low : low + memory.STEP_BYTES]
+                view = np.empty(part.nbytes, np.uint8)
+                factor.convert(offset + low, view)
+                part.set(view)
             stream.synchronize()
 
     def _choose_direct(self, file: Any, begin: int, nbytes: int) -> None:

@@ -119,7 +119,6 @@ class ShardJob:
         self.next = self.shard.start  # the first matrix whose read has not begun
         self.adopted = False  # whether an earlier product is used instead
         self.weights = self._plan.per_matrix.weights_of(self.shard.run)
-        self.left_out: np.ndarray | None = None  # a mask of matrices of weight 0, if there are any
         self._copied: str | None = None  # the checksum of the copy
         self._right: str | None = None  # the checksum of the one B that serves all matrices
         self._writes: list[Any] = []
@@ -161,9 +160,9 @@ class ShardJob:
     def open(self) -> Self:
         """Open the input, if it is there; nothing is read yet."""
         plan, shard, machine = self._plan, self.shard, self._session.machine
-        if self.weights is not None:
+        zeros = None  # a mask of matrices of weight 0, if there are any
+        if self.weights is not None and not self.weights.all():
             zeros = self.weights == 0
-            self.left_out = zeros if zeros.any() else None
         self.inputs = InputFiles()
         files = machine.open_files(self.inputs.compare)
         if plan.settings.materialize:
@@ -175,7 +174,7 @@ class ShardJob:
         if plan.problem.right and not plan.problem.shared_right:
             stacks.append(self._right_stack())
         # A copy is read as a whole, to compare its checksum.
-        masks = None if plan.settings.materialize else self.left_out, self.left_out
+        masks = None if plan.settings.materialize else zeros, zeros
         self.factors = [
             Factor(stack, shard.run, files, mask)
             for stack, mask in zip(stacks, masks, strict=False)

@@ -4,7 +4,7 @@ In the batch's report an operation leaves what has to be checked once its queued
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -149,18 +149,15 @@ class Multiplication(Operation):
         # Refuses a device of lower precision than was asked for; NumPy's is known.
         if not self.proof or self._xp is np or "int" in self._problem.dtype:
             return
-        with self._machine.work():
-            canary.check(*self.trial(left, right, out), self.compute)
-
-    def trial(self, left: Any, right: Any, out: Any) -> tuple[Callable[[], Any], list[Any]]:
-        """One call of the kernel on memory of the batches, and the factors that it takes."""
         count = min(len(left), memory.call_matrices(self._problem))
+        factors = [_part(x, count) for x in (left, right) if x is not None]
 
         def multiply() -> Any:
             self._kernel.multiply(left, right, out, count)
             return out[:count]
 
-        return multiply, [_part(x, count) for x in (left, right) if x is not None]
+        with self._machine.work():
+            canary.check(multiply, factors, self.compute)
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
         count, product = report.count, out[: report.count]

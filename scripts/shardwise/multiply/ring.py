@@ -42,15 +42,11 @@ class _Slot:
     left: Any
     right: Any  # B of each matrix, or the one B, or None
     job: "ShardJob | None" = None
-    first: int = 0
+    batch: BatchReport = field(default_factory=lambda: BatchReport(0, 0))
     place: int = 0  # of the first in the shard
-    count: int = 0
-    weights: np.ndarray | None = None
-    left_out: np.ndarray | None = None  # places of matrices of weight 0, if there are any
     reads: list[Any] = field(default_factory=list)
     # Set once the batch is queued.
     mark: Callable[[], None] | None = None
-    report: BatchReport | None = None
     fragments: list[Fragment] = field(default_factory=list)
     written: Any = None
     writes: list[Any] = field(default_factory=list)
@@ -137,12 +133,7 @@ class Ring:
         self._ahead = min(self._machine.ahead, slots - 1)
         if self._keep == "products":
             self._ahead = min(self._ahead, outs - 1)
-        self.operation.try_arithmetic(*self.trial_memory())
-
-    def trial_memory(self) -> tuple[Any, Any, Any]:
-        """A slot's A, its B or the one B, and memory of products, for `try_arithmetic`."""
-        slot = self._slots[0]
-        return slot.left, slot.right, self._outs[0][0]
+        self.operation.try_arithmetic(self._slots[0].left, self._slots[0].right, self._outs[0][0])
 
     def warm(self, job: "ShardJob") -> None:
         """Take up to two batches through the ring, and drop their results.
@@ -153,12 +144,12 @@ class Ring:
         for _ in range(min(2, len(self._slots), -(-len(job.shard.run) // self.matrices))):
             slot = self._begin_reads(job)
             settle(slot.reads)
-            self._machine.hash(job.factors[0].digest, 0, raw_bytes(slot.left[: slot.count]))
+            self._machine.hash(job.factors[0].digest, 0, raw_bytes(slot.left[: slot.batch.count]))
             if not self._problem.result:  # a user's function may do anything
                 with self._machine.work(), np.errstate(all="ignore"):
                     self._work(slot)
                 self._machine.mark()()
-                slot.report.fetched(self._machine)
+                slot.batch.fetched(self._machine)
         self._drop(job)
 
     def compute(self, job: "ShardJob", coming: Callable[[], "ShardJob | None"]) -> None:
@@ -212,14 +203,15 @@ class Ring:
         """Begin to read the next batch of a shard into the slot that has been free for longest."""
         slot = self._free.popleft()
         self._reading.append(slot)
-        slot.job, slot.first, slot.reads = job, job.next, []
-        slot.count = count = min(self.matrices, job.shard.stop - job.next)
+        count = min(self.matrices, job.shard.stop - job.next)
+        begin = job.next - job.shard.start
+        slot.job, slot.place, slot.reads = job, begin, []
+        slot.batch, of = BatchReport(job.next, count), slice(begin, begin + count)
         job.next += count
-        slot.place = begin = slot.first - job.shard.start
-        of, slot.left_out = slice(begin, begin + count), None
-        slot.weights = None if job.weights is None else job.weights[of]
-        if job.left_out is not None and job.left_out[of].any():
-            slot.left_out = np.flatnonzero(job.left_out[of])
+        if job.weights is not None:
+            slot.batch.weights = job.weights[of]
+            if not slot.batch.weights.all():
+                slot.batch.left_out = np.flatnonzero(slot.batch.weights == 0)
         try:
             for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
                 for low, high in factor.wanted(begin, begin + count):
@@ -233,7 +225,7 @@ class Ring:
 
     def _queue(self, slot: _Slot) -> None:
         """Wait for the reads of a slot, and queue all work on its batch."""
-        job, machine = slot.job, self._machine
+        job, machine, batch = slot.job, self._machine, slot.batch
         with job.watch.timed("read"):
             for read in slot.reads:
                 read.result()
@@ -243,14 +235,14 @@ class Ring:
             slot.fragments = []
             for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
                 if factor.is_whole:
-                    offset, raw = slot.place * stack[0].nbytes, raw_bytes(stack[: slot.count])
+                    offset, raw = slot.place * stack[0].nbytes, raw_bytes(stack[: batch.count])
                     slot.fragments += machine.hash(factor.digest, offset, raw)
-                if slot.left_out is not None:
+                if batch.left_out is not None:
                     with machine.work():  # the host hashes them later, as they were read
                         slot.fragments = [(*place, raw.copy()) for *place, raw in slot.fragments]
                     # A user's function may not accept zeros: it gets another matrix twice.
-                    like = int((slot.weights != 0).argmax()) if self._problem.result else None
-                    machine.clear(stack, slot.left_out, like)
+                    like = int((batch.weights != 0).argmax()) if self._problem.result else None
+                    machine.clear(stack, batch.left_out, like)
             if self._problem.result:
                 machine.mark()()  # hash first: the function may change its block
             with machine.work(), np.errstate(all="ignore"):  # the checks find and name overflow
@@ -264,18 +256,18 @@ class Ring:
         """Multiply a batch, prove its products, and add them, if there is a sum."""
         out, slot.writes = self._outs[0]
         self._outs.rotate(-1)
-        slot.report = BatchReport(slot.first, slot.count, slot.weights, slot.left_out)
-        products, left_out, xp = out[: slot.count], slot.left_out, self._machine.xp
+        batch, xp = slot.batch, self._machine.xp
+        products, left_out = out[: batch.count], batch.left_out
         # A user's function is not called for a batch that is left out altogether.
-        if not self._problem.result or left_out is None or len(left_out) < slot.count:
-            products = self.operation.run(slot.report, slot.left, slot.right, out)
+        if not self._problem.result or left_out is None or len(left_out) < batch.count:
+            products = self.operation.run(batch, slot.left, slot.right, out)
         if left_out is not None:  # they count as zeros, whatever B or a function made of them
             products[xp.asarray(left_out)] = 0
-        slot.report.add_up(xp)
+        batch.add_up(xp)
         if self._sum is None:
             slot.written = raw_bytes(products)
         else:
-            self._sum.add(products, slot.first)
+            self._sum.add(products, batch.first)
 
     def _look_at(self, slot: _Slot) -> None:
         """Wait for the queued work of a slot, look at its report, and begin its writes."""
@@ -283,7 +275,7 @@ class Ring:
         with job.watch.timed("compute"):
             slot.mark()
             self._take_fragments(slot.fragments)
-            job.checks.examine(slot.report.fetched(self._machine))
+            job.checks.examine(slot.batch.fetched(self._machine))
         if slot.written is not None:
             slot.writes += job.write(slot.place * self._problem.product_bytes, slot.written)
         self._free.append(slot)

@@ -3,12 +3,9 @@
 import numpy as np
 import pytest
 from shardwise.errors import IntegrityError
-from shardwise.multiply.host import Host
-from shardwise.multiply.ring import Ring
 from shardwise.numerics import canary, gemm
 from shardwise.plan.problem import Problem
 
-from tests import factories
 from tests.factories import stack
 
 
@@ -18,35 +15,34 @@ def cut(numbers, bits):
     return (numbers.view(np.uint32) & mask).view(numbers.dtype)
 
 
-def multiplied(dtype, compute, spoil):
+def multiplied(dtype, compute, spoil=lambda x: x, problem=None):
     """Check a kernel that takes spoiled factors."""
-    problem = Problem(2, (5, 7), "A @ B", dtype, (7, 3))
+    problem = problem or Problem(2, (5, 7), "A @ B", dtype, (7, 3))
     run = gemm.kernel(np, problem, "ieee")
-    factors = [stack((2, *shape), dtype) for shape in problem.factor_shapes]
+    shapes = [(2, *problem.left), problem.right]
+    if problem.right and not problem.shared_right:
+        shapes[1] = (2, *problem.right)
+    factors = [stack(shape, dtype) for shape in shapes if shape]
     out = np.full((2, *problem.product_shape), np.nan, problem.product_dtype)
 
     def multiply():
-        run.multiply(*(spoil(x) for x in factors), out, 2)
+        given = [spoil(x) for x in factors]
+        run.multiply(given[0], given[1] if len(given) > 1 else None, out, 2)
         return out
 
     canary.check(multiply, factors, compute)
+    return out
 
 
-@pytest.mark.parametrize(("dtype", "product", "shape"), [
-    ("float16", "A @ A", None), ("float32", "A.T @ A", None), ("float64", "A @ A.T", None),
-    ("complex128", "A @ A", None), ("complex64", "A @ B", (4, 17, 11)),
-    ("float32", "A @ B", (17, 11)),
+@pytest.mark.parametrize(("dtype", "product", "left", "right", "shared"), [
+    ("float16", "A @ A", (17, 17), None, False), ("float32", "A.T @ A", (9, 17), None, False),
+    ("float64", "A @ A.T", (9, 17), None, False), ("complex128", "A @ A", (17, 17), None, False),
+    ("complex64", "A @ B", (9, 17), (17, 11), False), ("float32", "A @ B", (9, 17), (17, 11), True),
 ])  # fmt: skip
-def test_what_computes_as_asked_passes(tmp_path, dtype, product, shape):
-    """In the memory of the ring, whatever its shape; also with one B for all."""
-    left = stack((4, 17, 17) if product == "A @ A" else (4, 9, 17), dtype)
-    right = stack(shape, dtype) if shape else None
-    made = factories.plan(tmp_path, left, right, product=product)
-    ring = Ring(Host(), made, next(iter(made.shards.values())))
-    multiply, factors = ring.operation.trial(*ring.trial_memory())
-    canary.check(multiply, factors, ring.operation.compute)
-    assert not multiply()[..., 0, 1:].any()
-    assert multiply()[0, 0, 0] > 1
+def test_what_computes_as_asked_passes(dtype, product, left, right, shared):
+    """Whatever its shape; also with one B for all."""
+    problem = Problem(2, left, product, dtype, right, shared)
+    assert multiplied(dtype, problem.compute_dtype, problem=problem)[0, 0, 0] > 1
 
 
 @pytest.mark.parametrize(("dtype", "compute", "spoil"), [
