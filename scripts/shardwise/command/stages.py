@@ -9,7 +9,6 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from shardwise.command.process import log
@@ -18,7 +17,6 @@ from shardwise.files import small
 from shardwise.files.paths import CACHE, Results, for_bash
 from shardwise.plan import config
 from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures
 from shardwise.records.store import Store
 from shardwise.units import count
@@ -71,28 +69,26 @@ def shard(options: Namespace) -> None:
 
 def multiply(options: Namespace) -> None:
     """Multiply the matrices of one shard: products/SHARD-KEY.npy, and its receipt."""
-    from shardwise.multiply import apart
+    from shardwise.devices import choose
+    from shardwise.processes import contain
 
     plan = plans.load(options.plan)
     shard = plan.shard(options.shard)
     plans.expect(plan, shard.key, options.key)
     Store(plan).withdraw()
-    compute = partial(_compute, shard, options)
-    if plan.function:
-        apart.run(plan, shard, compute)
-    else:
-        compute(plan)
-    log.info("%s written", plan.results.receipt(shard.name))
-
-
-def _compute(shard: Shard, options: Namespace, plan: Plan) -> None:
-    from shardwise.devices import choose
-
-    log = plan.results.log("multiply", shard.name)
-    with failures.noted(plan.results, shard.name, log, choose.taken_uuid):
+    if plan.function:  # it may change the working directory, and leave processes
+        plan = plan.anchored(Path.cwd())
+        contain.adopt()
+    words = plan.results.log("multiply", shard.name)
+    with failures.noted(plan.results, shard.name, words, choose.taken_uuid):
         from shardwise.multiply.job import run_shard
 
-        run_shard(plan, shard.shard, options.memory, options.device_wait)
+        try:
+            run_shard(plan, shard.shard, options.memory, options.device_wait)
+        finally:
+            if plan.function:
+                contain.sweep()
+    log.info("%s written", plan.results.receipt(shard.name))
 
 
 def work(options: Namespace) -> int:

@@ -1,6 +1,5 @@
 """Who is to blame for the failure of a shard: its input, the device, or the user's function."""
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +16,8 @@ _WIDER = {"float16": "float32", "float32": "float64", "complex64": "complex128"}
 
 
 @contextmanager
-def device_or_function(plan: Plan, xp: Any) -> Iterator[None]:
-    """Turn errors of this process's device, or of the user's function, into errors of a shard."""
+def device(xp: Any) -> Iterator[None]:
+    """Turn errors of this process's device into errors of a shard."""
     try:
         yield
     except (DeviceFailed, *errors.device_errors(xp)) as error:
@@ -28,13 +27,6 @@ def device_or_function(plan: Plan, xp: Any) -> Iterator[None]:
         what = str(error) if isinstance(error, DeviceFailed) else f"{error}; nothing was written"
         suspect = choose.is_fault(error) or getattr(error, "suspect", False)
         raise DeviceFailed(f"{what} ({uuid} of {host.node()})", suspect) from error
-    except OSError as error:
-        if error.errno != errno.EBADF or not plan.problem.result:
-            raise
-        raise InputError(
-            f"product: your function {plan.problem.product} closed files that are not "
-            f"its own ({error}); nothing was committed"
-        ) from error
 
 
 def not_finite(problem: Problem, matrix: int) -> BadMatrix:

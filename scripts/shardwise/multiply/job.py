@@ -51,12 +51,12 @@ class Session:
         self.largest = max(shards, key=lambda each: each.bytes)
         needed = max(each.device_memory for each in shards)
         # First of all: a task that waits for a device must not hold memory meanwhile.
-        with blame.device_or_function(plan, np):
+        with blame.device(np):
             self.xp, self.device = backends.load_backend(
                 plan.settings.backend, needed, wait, prefer, self._barred
             )
         self.cuda = self.xp is not np
-        with blame.device_or_function(plan, self.xp):
+        with blame.device(self.xp):
             products = plan.settings.keep == "products"
             self.machine: Machine = Cuda(self.xp, products) if self.cuda else Host()
             self.versions = choose.versions(self.xp) if self.cuda else {}
@@ -141,7 +141,7 @@ class ShardJob:
     def begin(self) -> Self:
         """Adopt an earlier product, or open the input; a missing copy is made first."""
         session, plan, shard = self._session, self._plan, self.shard
-        with blame.device_or_function(plan, session.xp):
+        with blame.device(session.xp):
             session.machine.bind()
             self.watch = Stopwatch()  # anew
             if plan.settings.materialize:
@@ -199,7 +199,7 @@ class ShardJob:
         with ExitStack() as opened:
             small.refuse_moved(plan.results, session.folder)
             self._attempt = note_start(plan.results.starts(shard.name), session.device)
-            opened.enter_context(blame.device_or_function(plan, session.xp))
+            opened.enter_context(blame.device(session.xp))
             ring = session.ring()
             committing = self._committing = opened.enter_context(ExitStack())
             path, receipt = plan.results.product(shard.name), plan.results.receipt(shard.name)
