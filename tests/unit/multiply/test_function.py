@@ -1,21 +1,14 @@
 """A shard with a user's function, by hand or in a job: the job ends well, or says what happened."""
 
 import contextlib
-import os
-import signal
 import subprocess
 import textwrap
-import threading
-import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise import errors
 from shardwise.plan import plan
 from shardwise.plan.plan import Plan
-from shardwise.processes import contain
 from shardwise.records import failures
 
 from tests import factories, processes
@@ -93,37 +86,3 @@ def test_a_change_of_the_working_directory_moves_nothing(tmp_path, materialize):
     run(made)
     np.testing.assert_array_equal(np.load(factories.file(made, "product")), 2 * LEFT[:2])
     assert list(elsewhere.parent.rglob("*")) == [elsewhere]
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_a_signal_at_a_bad_moment_is_heard(monkeypatch, before):
-    """Before the parent knows its child, or as the child ends: it ends too, as Slurm signals both.
-
-    A second signal does not cut the end short.
-    """
-    fork, waitpid, began, cleaned = os.fork, os.waitpid, [], []
-
-    def fork_and_signal() -> int:
-        if (child := fork()) and before:
-            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        began.extend([child] * bool(child))
-        return child
-
-    def wait_and_signal(pid: int, options: int) -> tuple[int, int]:
-        found = waitpid(pid, options)
-        if not before:
-            signal.raise_signal(signal.SIGTERM)
-        return found
-
-    monkeypatch.setattr(contain.os, "fork", fork_and_signal)
-    monkeypatch.setattr(contain.os, "waitpid", wait_and_signal)
-    handler = signal.signal(signal.SIGTERM, errors.terminate)  # as our commands do
-    try:
-        contain.run(partial(time.sleep, 20) if before else dict)
-    except errors.Terminated:
-        signal.raise_signal(signal.SIGTERM)
-        cleaned.append("all")
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    assert cleaned
-    assert not processes.living(began)

@@ -46,22 +46,6 @@ def test_products_are_exact_for_whole_numbers(tmp_path, product, dtype, keep):
     assert not leftovers(made.results.root)
 
 
-@pytest.mark.parametrize(("keep", "run", "gib"), [
-    ("products", range(8), 12), ("sum", range(1), 36), ("sum", range(2, 4), 48),
-    ("sum", range(8), 72),
-])  # fmt: skip
-def test_40_000_rows_of_float32_fit_80_gb(keep, run, gib):
-    """A matrix and its product are 12 GiB, a node of the sum 12 more; a second batch is extra."""
-    own = Problem(8, (40_000, 40_000), "A @ A", "float32")
-    least = plan_memory.least_bytes(own, [run], keep, True)
-    assert gib * 2**30 < least < (gib + 1) * 2**30
-    assert least < 80e9
-    slots = min(2, len(run))
-    ring = [plan_memory.ring_bytes(own, n, 1, keep) for n in (1, slots)]
-    assert plan_memory.device_memory(own, [run], keep) == least + ring[1] - ring[0]
-    assert plan_memory.task_memory(own, [run], keep, cuda=False) < (gib + 3) * 2**30
-
-
 @pytest.mark.parametrize("keep", ["products", "sum"])
 def test_what_no_memory_holds_is_refused(tmp_path, monkeypatch, keep):
     """The message has what is needed, what there is, and what to do; no file is left."""

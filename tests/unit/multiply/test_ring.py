@@ -1,9 +1,7 @@
 """The ring: bytes arrive in order, whatever the slots; what fails leaves nothing behind."""
 
 import errno
-import gc
 import os
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -28,7 +26,7 @@ from shardwise.plan.stack import StackReader
 from shardwise.records import receipts
 from shardwise.records.store import Store
 
-from tests import factories, processes
+from tests import factories
 from tests.factories import REFERENCES, leftovers, noise, partials, save, stack
 
 
@@ -251,16 +249,3 @@ def test_what_kvikio_says_becomes_an_error_of_ours(tmp_path, words, cut, kind):
             transfer.result()
     full = errno.ENOSPC if "space" in words else errno.EIO
     assert getattr(caught.value, "errno", full) == full
-
-
-def test_threads_end_with_the_session(tmp_path):
-    """Threads do not pile up in a process that computes each shard in a new session."""
-
-    def threads():
-        gc.collect()
-        return {t for t in threading.enumerate() if not t.name.startswith("numerics")}
-
-    made, before = factories.plan(tmp_path, noise((40, 8, 8)), shards=2), threads()
-    for shard in made.shards:
-        job.run_shard(made, shard)
-    processes.until(lambda: threads() <= before)

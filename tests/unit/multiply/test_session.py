@@ -1,17 +1,14 @@
 """The kernel and its pipeline on NumPy: right products, proven, committed whole or not at all."""
 
-import os
-
 import numpy as np
 import pytest
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files import extents, pieces
-from shardwise.multiply import copy, job
+from shardwise.multiply import job
 from shardwise.numerics import gemm
 from shardwise.plan import memory
 
 from tests import factories
-from tests.factories import computed, copied, noise, products, refused, save, stack, wide
+from tests.factories import computed, copied, products, refused, save, stack, wide
 
 
 @pytest.mark.parametrize("line", ["block", "block / 0"])
@@ -79,23 +76,6 @@ def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, los
     job.run_shard(made, "00000")
     assert np.array_equal(np.load(factories.file(made, "product")), left[:2] @ left[:2])
     assert not list(made.results.root.glob("logs/*/*.starts"))  # each took one attempt
-
-
-def test_an_input_that_is_cut_short_under_way_leaves_nothing(tmp_path, monkeypatch):
-    """All threads fail at once when the file ends early; none waits for another forever."""
-    monkeypatch.setattr(pieces, "PART_BYTES", 800)
-    made = factories.plan(tmp_path, noise((50, 10, 10)), shards=1)
-    read = extents.OpenFile.read
-
-    def cut_first(self, *arguments):
-        os.truncate(tmp_path / "input.npy", 200)
-        return read(self, *arguments)
-
-    monkeypatch.setattr(extents.OpenFile, "read", cut_first)
-    # A thread that comes late finds the file changed, or shorter than its header says.
-    with pytest.raises(IntegrityError, match=r"became shorter|has changed|is truncated"):
-        copy.materialize(made, "00000")
-    assert list((made.results.root / "shards").iterdir()) == []
 
 
 @pytest.mark.parametrize("keep", ["products", "sum"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise.numerics import end_to_end, loops, tolerances
+from shardwise.numerics import end_to_end, loops
 from shardwise.plan.problem import takes_b
 from shardwise.records import witness
 
@@ -42,28 +42,6 @@ def test_loops_multiply_as_numpy_does(dtype, shape, transposed):
     assert stack.flags.writeable
     sums = np.abs(wide) @ size[..., np.newaxis]
     np.testing.assert_allclose(moduli, sums[..., 0], rtol=1e-12)
-
-
-def test_vectors_are_signs_or_any_integers():
-    """±1 for floats, any int64 for integers, drawn by the seed; the last has the fixed weights."""
-    signs, whole = tolerances.vectors(1, 1000, False), tolerances.vectors(1, 1000, True)
-    for found in (signs, whole):
-        fixed = end_to_end.weights("r", 1000, found.dtype.kind == "i")
-        np.testing.assert_array_equal(found[:, -1], fixed)
-    assert set(np.unique(signs[:, :-1])) == {-1.0, 1.0}
-    assert abs(signs.mean()) < 0.1
-    assert whole.max() > 2**60
-    assert whole.min() < -(2**60)
-    again = tolerances.vectors(2, 1000, False) != signs
-    assert again[:, :-1].any(axis=0).all()
-
-
-@pytest.mark.parametrize(("dtype", "compute"), [("float16", "float32"), ("float32", "float32")])
-def test_the_tolerance_of_a_long_sum_is_a_bound(dtype, compute):
-    """It grows with the length and stays positive, also past the inverse of the unit roundoff."""
-    bounds = [tolerances.product_tolerance(2**n, 4, dtype, compute)[0] for n in range(16, 30)]
-    assert bounds[0] > 0
-    assert bounds == sorted(set(bounds))
 
 
 @settings(max_examples=150)

@@ -1,8 +1,5 @@
 """Sums by a fixed tree: the same bits however it is cut and merged, and how exact they are."""
 
-import os
-import subprocess
-import sys
 from fractions import Fraction
 from itertools import pairwise
 
@@ -18,7 +15,7 @@ from shardwise.plan.per_matrix import PerMatrix
 from shardwise.plan.problem import sum_dtype
 
 from tests import factories
-from tests.factories import FLOATS, SCRIPTS
+from tests.factories import FLOATS
 
 WIDTH = 5
 
@@ -150,26 +147,6 @@ def test_products_that_are_missing_or_come_twice_are_refused():
         total.add(np.ones((2, 1)), 2)
 
 
-def test_the_memory_of_a_node_that_is_put_stays_the_callers():
-    """The tree neither keeps it nor writes to it."""
-    total, lent = TreeSum(np, (1,), "float64"), [np.array([float(n)]) for n in range(4)]
-    for number, node in enumerate(lent):
-        total.put((0, number), node)
-    total.add(np.full((4, 1), 9.0), 4)
-    assert [node.tolist() for node in lent] == [[0], [1], [2], [3]]
-    assert total.values()[0].tolist() == [42]
-
-
-def test_what_was_taken_from_a_tree_outlives_the_next_sum():
-    """Nodes that are being written stay as they are until they are given back."""
-    total = TreeSum(np, (1,), "float64")
-    total.add(np.ones((3, 1)), 0)
-    taken = total.take()
-    total.add(np.full((3, 1), 7.0), 0)
-    assert [node.tolist() for node in taken] == [[2], [1]]
-    assert [node.tolist() for node in total.take(taken)] == [[14], [7]]
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("levels", [0, 1, 2, 5])
 @pytest.mark.parametrize("width", [1, 513])
@@ -179,23 +156,3 @@ def test_loops_add_as_numpy_does(dtype, levels, width):
     out = np.empty(width, sum_dtype(dtype))
     loops.fold(rows.view(rows.real.dtype), out.view("float64"))
     assert unsigned(out) == expected(rows)
-
-
-def test_large_rows_are_weighed_as_small_ones():
-    """Large rows are weighed some columns at a time."""
-    rows, weights = factories.noise((32, 5000)), factories.noise((32,))
-    total = TreeSum(np, (5000,), "float64", PerMatrix(weights))
-    total.add(rows, 0)
-    assert total.values()[0].tobytes() == expected(rows * weights[:, None])
-
-
-def test_small_matrices_and_devices_do_without_numba(tmp_path):
-    """Loading numba takes most of a second."""
-    made = factories.plan(tmp_path, factories.stack((4, 3, 3)), shards=1)
-    code = (
-        "import pathlib, sys\nfrom shardwise.multiply import job\nfrom shardwise.plan import plan\n"
-        f"job.run_shard(plan.load(pathlib.Path({str(made.results.plan)!r})), '00000')\n"
-        "assert 'numba' not in sys.modules"
-    )
-    environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
