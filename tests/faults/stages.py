@@ -15,12 +15,10 @@ from shardwise.multiply import copy as copies
 from shardwise.multiply import job, synthetic
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
-from shardwise.records import failures, ledger, locks, receipts
+from shardwise.records import ledger, locks, receipts
 from shardwise.records.receipts import ArrayFile, CopyReceipt, SumReceipt
 from shardwise.records.store import Store
 from shardwise.reduce import reducer
-from shardwise.work import schedulers
-from shardwise.workflow import earlier_runs
 
 from tests import factories
 
@@ -80,22 +78,6 @@ def _reduced(folder: Path) -> None:
     reducer.run(MPI.COMM_SELF, folder / "results" / "plan.tsv", ["sum", "mean"])
 
 
-def _noted(folder: Path) -> None:
-    """Note what a run notes besides its stages: names of jobs, reasons of failures.
-
-    A run notes a new name. Here a rerun has the same name, and notes it only if it is missing.
-    """
-    plan = _plan(folder)
-    results = plan.results
-    if "run-2" not in earlier_runs.noted_names(results.runs)["slurm"]:
-        schedulers.remember(results, "slurm", "run-2")
-    failures.note(results, plan.shards["00000"].name, 75, "the device is busy")
-
-
-def _before_notes(folder: Path) -> None:
-    schedulers.remember(_made(folder).results, "slurm", "run-1")
-
-
 def _touched(folder: Path) -> None:
     """Touch the input, which gives its shards other keys."""
     (folder.parent / "input.npy").touch()
@@ -123,7 +105,6 @@ STAGES = {
     "ledger over another": Stage(*_listed_sum, *_listed),
     "reduce": Stage(*_listed, _reduced),
     "reduce over another": Stage(*_listed_sum, _reduced, *_listed, _reduced),
-    "notes": Stage(_before_notes, _noted),
 }
 
 
@@ -150,8 +131,6 @@ def _comparable(path: Path) -> bytes:
     if path.name == "ledger.tsv":
         rows = [line.split(b"\t") for line in raw.splitlines()]
         return b"\n".join(b"\t".join(row[:12] + row[14:]) for row in rows)
-    if path == Results(path.parent).runs:  # just the names by which the next run asks for jobs
-        return repr(sorted(earlier_runs.noted_names(path)["slurm"])).encode()
     return raw
 
 

@@ -92,36 +92,6 @@ def test_ratios_and_forms_are_those_of_their_definition(xp, product, dtype, dim)
         assert (off <= 1e-12 * (own[:, -1:] + error * (c is wrong))).all()
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [
-    *(("tile", dtype) for dtype in tolerances.CLOSER_LOOK), ("tf32", "float32"),
-    ("tf32", "complex64"),
-])  # fmt: skip
-@pytest.mark.parametrize("product", factories.PRODUCTS)
-def test_a_lost_tile_of_a_large_product_is_found(xp, product, dtype, kind):
-    """Although it is far below its rows' tolerance; so is a float32 product computed as tf32."""
-    dim = 256 if kind == "tf32" else 512 if xp is np else 2048
-    left = xp.asarray(factories.noise((2, dim, dim), dtype, 1))
-    right = xp.asarray(factories.noise((2, dim, dim), dtype, 2)) if takes_b(product) else None
-    compute = "float32" if dtype == "float16" else dtype
-    a, b = (
-        short(xp, x) if kind == "tf32" else x.astype(compute)
-        for x in factories.factors(product, left, right)
-    )
-    result = (a @ b).astype(dtype)
-    if kind == "tile":
-        result[1, dim - 48 : dim - 16, 5:37] = 0
-    check = checker(xp, product, left, right, compute)
-    found = to_host(xp, check.check(left, right, xp.ascontiguousarray(result)))
-    assert not (found <= 1.0).all()
-    assert kind == "tf32" or found[0] <= 1.0
-
-
-def short(xp, numbers):
-    """Numbers cut to the 11 significant bits of tf32."""
-    bits = xp.ascontiguousarray(numbers).view("uint32") & np.uint32(0xFFFFE000)
-    return bits.view(numbers.dtype)
-
-
 @pytest.mark.parametrize("dtype", factories.FLOATS)
 @pytest.mark.parametrize(("which", "value"), [(0, np.nan), (1, np.inf), (2, -np.inf)])
 def test_a_finite_ratio_means_that_all_is_finite(xp, dtype, which, value):

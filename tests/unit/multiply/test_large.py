@@ -1,7 +1,5 @@
 """Matrices larger than a batch: each is a batch by itself, right in any parts, or refused."""
 
-import itertools
-
 import numpy as np
 import pytest
 from shardwise.errors import TryAgain
@@ -9,12 +7,9 @@ from shardwise.files import pieces
 from shardwise.multiply import job
 from shardwise.multiply.host import Host
 from shardwise.plan import memory as plan_memory
-from shardwise.plan.problem import Problem, takes_b
 
 from tests import factories
 from tests.factories import PRODUCTS, REFERENCES, leftovers, results, right_rows, stack, wide
-
-DTYPES = ("float16", "float32", "float64", "complex64", "int32", "int8")
 
 
 @pytest.fixture
@@ -80,15 +75,3 @@ def test_the_one_b_has_its_place_beside_the_batches(tmp_path, monkeypatch, refus
         with pytest.raises(TryAgain, match=told):
             job.run_shard(made, "00000")
     assert not leftovers(made.results.root)
-
-
-@pytest.mark.parametrize("cuda", [True, False])
-def test_the_least_is_no_more_than_what_is_planned(cuda):
-    """What the plan grants is never refused, on any device, in any arithmetic."""
-    for dtype, product, keep in itertools.product(DTYPES, PRODUCTS, ("products", "sum")):
-        right = (5003, 4001) if takes_b(product) else None
-        own, run = Problem(9, (5003, 5003), product, dtype, right), range(3, 4)
-        planned = plan_memory.task_memory(own, [run], keep, cuda=False)
-        if cuda:
-            planned = plan_memory.device_memory(own, [run], keep)
-        assert plan_memory.least_bytes(own, [run], keep, cuda) <= planned

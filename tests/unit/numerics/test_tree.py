@@ -1,6 +1,5 @@
 """Sums by a fixed tree: the same bits however it is cut and merged, and how exact they are."""
 
-from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -86,28 +85,6 @@ def test_no_cut_batch_order_or_merge_changes_a_bit(dtype, n, seed, wild, weigh, 
             reals = rows.view(rows.real.dtype).astype("float64") * weights[:, None]
             rows = reals.view(sum_dtype(dtype))
         assert whole.values()[0].tobytes() == expected(rows)
-
-
-@given(st.sampled_from(FLOATS), st.integers(1, 200), seeds)
-def test_a_sum_is_as_exact_as_is_promised(dtype, n, seed):
-    """To one rounding per level of the tree, relative to the sum of the moduli."""
-    rows, total = terms(dtype, n, seed), TreeSum(np, (WIDTH,), dtype)
-    total.add(rows, 0)
-    depth = max(1, (n - 1).bit_length())
-    bound = Fraction(depth, 2**53 - depth)
-    found = total.values()[0].view("float64")
-    for column, value in zip(rows.view(rows.real.dtype).T.tolist(), found.tolist(), strict=True):
-        exact = list(map(Fraction, column))
-        assert abs(Fraction(value) - sum(exact)) <= bound * sum(map(abs, exact))
-
-
-@given(st.integers(0, 300), st.integers(1, 300), st.integers(1, 40))
-def test_a_tree_holds_no_more_nodes_than_are_planned(start, count, batch):
-    """If products come in order, in any batches; the node that is being made counts."""
-    total, stop = TreeSum(np, (1,), "float64"), start + count
-    for low in range(start, stop, batch):
-        total.add(np.ones((min(batch, stop - low), 1)), low)
-    assert len(total.nodes()) + len(total._spare) <= nodes.most_held(start, stop)
 
 
 @pytest.mark.parametrize(
