@@ -29,7 +29,7 @@ class ShardChecks:
         """
         finite: Any = True  # or a flag for each matrix
         if report.product is not None:
-            finite = report.counted(np, np.isfinite(report.product))
+            finite = np.isfinite(report.product)
             if self._strict and not finite.all():
                 raise blame.not_finite(self._problem, report.first + int(finite.argmin()))
         if report.worst is None:

@@ -4,7 +4,6 @@ In the batch's report an operation leaves what has to be checked once its queued
 """
 
 import os
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,8 +25,6 @@ from shardwise.processes import threads
 
 Machine = Host | Cuda
 
-_GIVEN = "product", "worst", "total"  # the device computes them
-
 
 @dataclass
 class BatchReport:
@@ -45,12 +42,6 @@ class BatchReport:
     forms: Any = None  # of each product, see `freivalds.Checker`
     total: Any = None  # the sum of all forms
 
-    def counted(self, xp: Any, fine: Any) -> Any:
-        """The flags ``fine``, ``(n,)``, set for each matrix of weight 0, which does not count."""
-        if self.left_out is not None:
-            fine[xp.asarray(self.left_out)] = True
-        return fine
-
     def add_up(self, xp: Any) -> None:
         """Queue the largest ratio and the sum of the forms of the whole batch."""
         if self.ratio is None:
@@ -65,14 +56,12 @@ class BatchReport:
 
     def fetched(self, machine: Machine) -> "BatchReport":
         """The report in host memory, while its batch is still there; ratios only if one is bad."""
-        host = self._copied(machine, _GIVEN)
-        if host.worst is None or host.worst <= 1:
-            return host
-        return self._copied(machine, (*_GIVEN, "ratio"))
-
-    def _copied(self, machine: Machine, names: Iterable[str]) -> "BatchReport":
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(self, **{name: machine.fetch(array) for name, array in given.items()})
+        host = replace(self)
+        for name in ("product", "worst", "total", "ratio"):
+            array = getattr(self, name)
+            if array is not None and not (name == "ratio" and host.worst <= 1):
+                setattr(host, name, machine.fetch(array))
+        return host
 
 
 class Operation:
@@ -84,7 +73,7 @@ class Operation:
 
     def __init__(self, machine: Machine, plan: Plan) -> None:
         self._xp, self._machine, self._problem = machine.xp, machine, plan.problem
-        self._strict = plan.settings.nonfinite == "error"
+        self.strict = plan.settings.nonfinite == "error"
 
     def allocate(self, matrices: int) -> None:
         """Allocate what else batches of this many matrices need."""
@@ -108,17 +97,17 @@ class UserFunction(Operation):
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
         xp, block, product = self._xp, left[: report.count], out[: report.count]
-        if self._strict and block.dtype.kind != "i":
+        if self.strict and block.dtype.kind != "i":
             # Before the call: the input is to blame, not the function, for what becomes of NaN.
-            finite = report.counted(xp, xp.isfinite(_largest(xp, block)))
+            finite = xp.isfinite(largest(xp, block))
+            if report.left_out is not None:  # they hold copies of another matrix
+                finite[xp.asarray(report.left_out)] = True
             if not finite.all():
                 raise blame.not_finite(self._problem, report.first + int(finite.argmin()))
         # Anew each time: the function may have loaded another BLAS meanwhile.
         with threads.single_threaded_blas()() if xp is np else nullcontext():
             found = user_function.call(self._function, xp, block, report.first, self._problem)
         product[...] = found
-        if product.dtype.kind != "i":
-            report.product = _largest(xp, product)
         return product
 
 
@@ -171,9 +160,6 @@ class Multiplication(Operation):
         if self.proof:
             report.ratio = self._checker.check(_signed(block), _signed(other), product)
             report.forms = self._checker.forms
-        # A finite ratio implies that factors and product are finite: this saves two passes.
-        if product.dtype.kind != "i" and not (self.proof and self._strict):
-            report.product = _largest(self._xp, product)
         return product
 
 
@@ -187,7 +173,7 @@ def _signed(block: Any) -> Any:
     return block.view("int64") if block is not None and block.dtype == "uint64" else block
 
 
-def _largest(xp: Any, stack: Any) -> Any:
+def largest(xp: Any, stack: Any) -> Any:
     """The largest modulus of each matrix, of re and im apart; NaN if it holds NaN."""
     numbers = reals(stack).reshape(len(stack), -1)
     return xp.maximum(numbers.max(axis=1), -numbers.min(axis=1))

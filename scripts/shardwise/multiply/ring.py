@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwise.errors import DeviceFailed, InputError, TryAgain
 from shardwise.files.checksum import raw_bytes
-from shardwise.multiply.operation import BatchReport, Machine, Multiplication, UserFunction
+from shardwise.multiply.operation import BatchReport, Machine, Multiplication, UserFunction, largest
 from shardwise.numerics.tree import TreeSum
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory
@@ -263,6 +263,10 @@ class Ring:
             products = self.operation.run(batch, slot.left, slot.right, out)
         if left_out is not None:  # they count as zeros, whatever B or a function made of them
             products[xp.asarray(left_out)] = 0
+        # With a proof, a finite ratio implies that factors and product are finite.
+        proven = self.operation.proof and self.operation.strict
+        if products.dtype.kind != "i" and not proven:
+            batch.product = largest(xp, products)
         batch.add_up(xp)
         if self._sum is None:
             slot.written = raw_bytes(products)
