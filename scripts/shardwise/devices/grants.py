@@ -5,7 +5,7 @@ Pure: the environment and the devices of the node are arguments.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardwise.devices.nvml import Device
 from shardwise.errors import TryAgain
@@ -22,13 +22,8 @@ _SLURM_COUNT = re.compile(r"(?:^|[,/])gpu(?::[^,:()]*[^,:()\d][^,:()]*)?:(\d+)")
 _GRID_ENGINE_COUNT = re.compile(r"(?:^|[\s,])n?(?:gpus?|cuda)=(\d+)(?=[\s,]|$)")
 
 
-@dataclass(frozen=True)
-class Grant:
-    """A variable that names devices, and who has set it.
-
-    ``source`` is ``slurm`` or ``grid engine`` if a scheduler granted the devices to this job.
-    It is ``lease`` if the variable only limits which devices a task may lease.
-    """
+class Grant(NamedTuple):
+    """A variable that names devices; ``source`` is the scheduler that set it, else ``lease``."""
 
     source: str
     variable: str
@@ -81,8 +76,8 @@ def read(environ: Mapping[str, str]) -> Grant | None:
         return Grant("slurm", VISIBLE, environ.get(VISIBLE, ""))
     if "JOB_ID" in environ and "SGE_ROOT" in environ:
         names = [name for name in variables(environ) if name != VISIBLE]
+        # Prefer the task's own variable to the whole job's, and a plain name to longer ones.
         if names:
-            # Prefer the task's own variable to the whole job's, and a plain name to longer ones.
             first = min(names, key=lambda name: ("_TASK_" not in name, len(name), name))
             return Grant("grid engine", first, environ[first])
     return Grant("lease", VISIBLE, environ[VISIBLE]) if VISIBLE in environ else None

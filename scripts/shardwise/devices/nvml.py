@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwise.errors import TryAgain
 
@@ -18,8 +18,7 @@ log = logging.getLogger(__name__)
 MODULE = Path("/sys/module/nvidia/version")
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """A process that computes on a device, and its bytes there; None if NVML hides them."""
 
     pid: int
@@ -28,11 +27,10 @@ class Process:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, or a MIG instance of one, as NVML sees it now.
+    """A GPU, or a MIG instance of one, as NVML sees it now; ``memory`` and ``free`` are bytes.
 
     ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; a MIG instance
-    has the index of its GPU. ``memory`` and ``free`` are bytes; if GPU and CPU share one memory,
-    they are those of the whole machine.
+    has the index of its GPU.
     """
 
     uuid: str

@@ -103,7 +103,7 @@ def _held(device: Device) -> Findings:
         memory = "" if process.memory is None else f"{human_bytes(process.memory)}, "
         found = f"held by process {process.pid}: {memory}{_describe(process.pid)}"
         do = "ask its user to end it, if it should not be there; the doctor ends nothing"
-        yield Finding("note", name, found, "one task per device", do, facts | vars(process))
+        yield Finding("note", name, found, "one task per device", do, facts | process._asdict())
 
 
 def _describe(pid: int) -> str:
