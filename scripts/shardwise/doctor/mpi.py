@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 
 from shardwise.doctor.finding import Call, Finding, Findings, judge
-from shardwise.mpi import launch, together
+from shardwise.mpi import launch
 
 
 def check(ask: Call, launcher: str) -> Findings:
@@ -24,6 +24,8 @@ def check(ask: Call, launcher: str) -> Findings:
 
 
 if __name__ == "__main__":
+    from shardwise.mpi.together import mpi_version  # here: the doctor starts without NumPy
+
     launch.start_ranks(Namespace(ranks=2, launcher=sys.argv[1]))
-    line = f"hello {socket.gethostname()} {together.mpi_version()}\n"
+    line = f"hello {socket.gethostname()} {mpi_version()}\n"
     os.write(1, line.encode())  # in one write, so lines of ranks do not mix

@@ -58,13 +58,18 @@ def test_ranks_that_hang_are_ended(tmp_path: Path) -> None:
 
 
 def test_the_doctor_ends_no_process_but_its_own(tmp_path: Path) -> None:
-    """A script that becomes the doctor leaves it the processes that it has started before."""
-    script = 'sleep 600 & echo $! > pid; exec "$@"'
+    """A script that becomes the doctor leaves it the processes that it has started before.
+
+    It starts even if NumPy does not load, and says so.
+    """
+    (tmp_path / "numpy.py").write_text("raise ImportError('for another Python')")
+    script = 'sleep 600 &>/dev/null & echo $! > pid; exec "$@"'
     line = ["bash", "-c", script, "job", sys.executable, "-P", "-m", "shardwise.command", "doctor"]
-    subprocess.run(
-        [*line, "--time-limit", "1"], cwd=tmp_path, check=False,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    done = subprocess.run(
+        [*line, "--time-limit", str(LONG)], cwd=tmp_path, check=False, capture_output=True,
+        text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
+    assert "→ unset PYTHONPATH" in done.stdout
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
