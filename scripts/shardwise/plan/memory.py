@@ -64,10 +64,8 @@ def padded(problem: Problem) -> bool:
 def padded_shapes(problem: Problem) -> dict[str, Shape]:
     """Shapes with both sides rounded up, so that every row is aligned."""
     step = max(1, _ALIGNED_BYTES // problem.item)
-    shapes = {"left": problem.left, "out": problem.product_shape}
-    if problem.right:
-        shapes["right"] = problem.right
-    return {key: (-(-m // step) * step, -(-k // step) * step) for key, (m, k) in shapes.items()}
+    shapes = {"left": problem.left, "out": problem.product_shape, "right": problem.right}
+    return {k: (-(-s[0] // step) * step, -(-s[1] // step) * step) for k, s in shapes.items() if s}
 
 
 def split_shapes(problem: Problem, precision: str) -> dict[str, tuple[int, int, int]]:
@@ -83,15 +81,14 @@ def split_shapes(problem: Problem, precision: str) -> dict[str, tuple[int, int, 
 
 
 def _split_bytes(problem: Problem, precision: str) -> int:
-    shapes = split_shapes(problem, precision).values()
-    return 2 * problem.item * sum(math.prod(shape) for shape in shapes)
+    return 2 * problem.item * sum(map(math.prod, split_shapes(problem, precision).values()))
 
 
 def symmetric(problem: Problem) -> bool:
     """Whether it pays to compute half of each product: if large, and symmetric or Hermitian."""
     left, right = problem.operands
-    symmetric = left.name == right.name and left.turned != right.turned
-    return symmetric and problem.product_shape[1] >= SYMMETRIC_ROWS
+    half = left.name == right.name and left.turned != right.turned
+    return half and problem.product_shape[1] >= SYMMETRIC_ROWS
 
 
 def call_matrices(problem: Problem) -> int:
@@ -144,7 +141,12 @@ def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]
     most = batch_matrices(problem, cuda)
     call = call_matrices(problem) if cuda else 1
     matrices = min(most, -(-count // call) * call)
-    slots = min(_slots(problem, matrices, cuda), -(-count // matrices))
+    factors = matrices * _factor_bytes(problem)
+    if cuda:
+        slots = min(SLOTS, max(2, RING_BYTES // factors))
+    else:
+        slots = 2 if factors + matrices * problem.product_bytes < HOST_LONE_BYTES else 1
+    slots = min(slots, -(-count // matrices))
     yield slots, matrices
     while slots > 2:
         slots = max(2, slots // 2)
@@ -154,14 +156,6 @@ def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]
         yield slots, matrices
     if slots > 1:
         yield 1, matrices
-
-
-def _slots(problem: Problem, matrices: int, cuda: bool) -> int:
-    """The most slots that are worth their memory, with this many matrices in each."""
-    if cuda:
-        return min(SLOTS, max(2, RING_BYTES // (matrices * _factor_bytes(problem))))
-    batch = matrices * (_factor_bytes(problem) + problem.product_bytes)
-    return 2 if batch < HOST_LONE_BYTES else 1
 
 
 def proof_matrices(problem: Problem, matrices: int) -> int:

@@ -108,10 +108,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
-    """Whether each shard is copied first.
-
-    ``auto`` reads in place, unless that would be slow, or out of reach of some nodes.
-    """
+    """Whether each shard is copied first; auto: if to read in place is slow, or impossible."""
     if settings.materialize is False and left.why_copied:
         raise InputError(
             f"materialize: false reads the input in place, but {left.why_copied}; use auto or true"
@@ -143,11 +140,8 @@ def _with_digests(facts: Facts, rows: list[Shard], settings: Settings) -> Facts:
     )
     facts = replace(facts, bytes=written)
     stated = asdict(facts) | {"problem": plans.describe_problem(facts.problem)}
-    digested = {
-        key: value
-        for key, value in stated.items()
-        if key not in _NOT_DIGESTED and (value or key not in _SAID_LATER)
-    }
+    left_out = {*_NOT_DIGESTED, *(key for key in _SAID_LATER if not stated[key])}
+    digested = {key: value for key, value in stated.items() if key not in left_out}
     digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
     planned = _planned(settings)
     return replace(facts, digest=digest, config=planned, config_digest=config_digest(settings))
@@ -198,10 +192,7 @@ def read_planned(path: Path) -> Plan:
 
 
 def check_folder(plan: Plan) -> int:
-    """Refuse a results folder that cannot be written, leads elsewhere, or has too small a disk.
-
-    Returns the free bytes of its disk.
-    """
+    """Refuse a results folder that cannot be used, or has too small a disk; its free bytes."""
     root = plan.results.root
     try:
         mode_of(root)  # raises for a name that is too long, and for a link that leads to itself
@@ -257,8 +248,7 @@ def describe(plan: Plan) -> str:
 
 
 def _refuse_names(results: Results, names: Iterable[str]) -> None:
-    """Refuse names that Snakemake cannot handle, and input where a run writes its own files."""
-    # Unlike Path.resolve, realpath takes a link that leads to itself, too.
+    """Refuse names that Snakemake would fill in, and input where a run writes its own files."""
     root = Path(os.path.realpath(results.root))
     reserved = {root / name for name in results.names()}
     for name in (str(results.root), *names):
