@@ -81,15 +81,6 @@ def test_b_that_changes_while_it_is_read(tmp_path, monkeypatch, meanwhile, share
     assert f"{path} has changed while it was read" in refusal(job.run_shard, made)
 
 
-def test_the_file_that_was_opened_counts(tmp_path, monkeypatch):
-    """Its name may lead to another file for just a moment."""
-    other = save(tmp_path / "other.npy", stack((50, 10, 10), seed=1))
-    made = factories.plan(tmp_path, stack((50, 10, 10)), shards=1, materialize=False)
-    opening = extents.OpenFile.__init__
-    monkeypatch.setattr(extents.OpenFile, "__init__", lambda self, path: opening(self, str(other)))
-    assert "input.npy has changed while it was read" in refusal(job.run_shard, made)
-
-
 def exchanged(one, two):
     """Let two files change places; each has its own size and time stamp, as after tar or rsync."""
     aside = one.rename(one.with_name("aside"))

@@ -64,16 +64,6 @@ def test_multiply_stays_within_its_model(tmp_path, left, right, order, own):
     assert peak(multiply(made)) <= made.shards["00000"].memory - GENEROUS
 
 
-@pytest.mark.parametrize("order", [nightly("C"), nightly("F")])
-def test_copies_that_a_worker_makes_stay_within_its_model(tmp_path, order):
-    """A task that copies the next shard while it computes one takes no more memory."""
-    path = save(tmp_path / "a.npy", np.ones((192, 640, 640), "float32", order=order))
-    made = factories.plan(tmp_path, input=str(path), shards=3, materialize=True)
-    used = peak(command("work", "--plan", made.results.plan))
-    assert all(factories.file(made, "shard_receipt", shard).exists() for shard in made.shards)
-    assert used <= made.shards["00000"].memory - GENEROUS
-
-
 def test_a_task_with_less_memory_takes_less(tmp_path):
     """With --mem-mb below the plan, batches are smaller, and the peak stays below --mem-mb."""
     path = save(tmp_path / "a.npy", np.ones((170, 640, 640), "float32"))

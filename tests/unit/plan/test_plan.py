@@ -1,7 +1,6 @@
 """The plan on disk: what is written is read, and damage is noticed."""
 
 import os
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import tables
-from shardwise.plan import memory, plan, planner
+from shardwise.plan import plan, planner
 from shardwise.plan.plan import Source
 
 from tests import factories
@@ -43,21 +42,6 @@ def test_tables_round_trip(names):
     rows = [Source(name, 3, 5, "7:11") for name in names]
     raw = b"".join(tables.to_tsv(rows, Source))
     assert tables.from_tsv(raw, Source, Path("x")) == rows
-
-
-def test_the_plan_takes_the_memory_that_jobs_ask_for(tmp_path):
-    """Every job reads the whole plan, and finds a changed byte."""
-    ones = np.broadcast_to(np.ones((1, 1, 1), "f4"), (20_000, 1, 1))
-    made = factories.plan(tmp_path, ones, shards=20_000)
-    tracemalloc.start()
-    whole = plan.load(made.results.plan)
-    assert tracemalloc.get_traced_memory()[0] < memory.plan_memory(len(whole.shards))
-    tracemalloc.stop()
-    with pytest.raises(InputError, match="it holds 0000000 to 0019999"):
-        whole.shard("00000")
-    factories.flip(made.results.plan, made.results.plan.read_bytes().index(b"\n0005000\t") + 20)
-    with pytest.raises(IntegrityError, match="does not match"):
-        plan.load(made.results.plan)
 
 
 def test_a_task_reads_its_own_files_from_the_list(tmp_path):

@@ -45,17 +45,6 @@ def test_what_changes_products_changes_every_key(same, over):
     assert before == after if same else not set(before) & set(after)
 
 
-def test_the_dtype_of_what_a_function_returns_decides_on_extremes(tmp_path):
-    """Real products of complex matrices have a maximum; complex products of real ones have not."""
-    own = "def f(xp, block):\n    return xp.abs(block) if block.imag.any() else 1j * block\n"
-    (tmp_path / "mine.py").write_text(own)
-    over = {"product": f"{tmp_path}/mine.py:f", "reduce": {"statistics": ["max"]}}
-    made = factories.plan(tmp_path, np.full((2, 3, 3), 1j), **over)
-    assert made.problem.product_dtype == "float64"
-    with pytest.raises(InputError, match="statistics: leave out max: the products are complex128"):
-        factories.plan(tmp_path, np.ones((2, 3, 3)), **over)
-
-
 def test_keys_are_those_of_earlier_releases(monkeypatch):
     """If keys changed, everything that users have would be computed again."""
     versions = {"synthesize": 2, "shard": 4, "multiply": 7, "reduce": 7}

@@ -147,35 +147,19 @@ def test_a_folder_that_cannot_be_read_is_no_empty_folder(tmp_path, monkeypatch):
     assert "Permission denied" in refusal(tmp_path, input=str(tmp_path / "**" / "*.npy"))
 
 
-def itself(path):
-    """A link that leads to itself."""
-    os.symlink(path, path)
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, itself])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_file_is_refused_at_once(tmp_path, make):
-    """As any kind of input, or named by a sheet or a pattern; opening a pipe never blocks."""
+    """In a folder, or named by a sheet or a pattern; opening a pipe never blocks."""
     files(tmp_path / "in")
-    for name in ("a.npy", "s.tsv", "in/z.npy"):
+    for name in ("a.npy", "in/z.npy"):
         make(str(tmp_path / name))
+    sheet(tmp_path / "t.tsv", ["a.npy"])
+    for name in ("in", "in/*.npy", "t.tsv"):
+        assert "is not a file, but a" in refusal(tmp_path, input=str(tmp_path / name))
     own = str(save(tmp_path / "good.npy", stack((3, 2, 2))))
-    sheet(tmp_path / "t.tsv", ["good.npy", "a.npy"])
-    told = "is not a file, but a" if make is not itself else "Too many levels of symbolic links"
-    for name in ("a.npy", "s.tsv", "in", "in/*.npy", "t.tsv"):
-        if make is not os.mkdir or name[:1] in "it":
-            assert told in refusal(tmp_path, input=str(tmp_path / name))
     given = settings(input=own, right=str(tmp_path / "a.npy"), product="A @ B")
-    with pytest.raises(InputError, match=f"right: .*{told}"):
+    with pytest.raises(InputError, match=r"right: .*is not a file, but a"):
         right_of(given, stack_of(given, tmp_path / "x"))
-
-
-def test_a_folder_that_is_a_link_to_itself(tmp_path):
-    """It is refused as an input and as part of a path; a pattern that could match it skips it."""
-    files(tmp_path / "in")
-    itself(tmp_path / "loop")
-    for name in ("loop", "loop/a.npy", "loop/*.npy"):
-        assert "Too many levels of symbolic links" in refusal(tmp_path, input=str(tmp_path / name))
-    assert found(tmp_path, input=str(tmp_path / "*" / "m?.npy")).matrices == 3
 
 
 def test_headers_are_read_once(tmp_path, monkeypatch):
@@ -198,12 +182,6 @@ def test_headers_are_read_once(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"m1.npy is \(9, 9\)"):
         found(tmp_path, cache, **given)
     assert reads == ["m1.npy"] * 2
-
-
-def test_a_disk_that_refuses_the_cache_does_no_harm(tmp_path):
-    """The headers are read; an error would be told as one of the input."""
-    paths = files(tmp_path / "in")
-    assert found(tmp_path, paths[0] / "c.json", input=str(tmp_path / "in")).matrices == 3
 
 
 LAYOUTS = [("<f4", "C"), (">f4", "C"), ("<f4", "F")]
