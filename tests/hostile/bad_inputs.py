@@ -220,8 +220,6 @@ CASES: dict[str, list[Case]] = {
         centred("`ddof` leaves nothing", ddof=18),
         centred("`offset` of another length", {"row.npy": np.zeros(4)}, offset="row.npy"),
         centred("`offset` with a NaN", {"row.npy": np.array([0, np.nan, 0])}, offset="row.npy"),
-        centred("`offset` of whole numbers",
-                {"bad.npy": stack((6, 3, 3), "int16")}, input="bad.npy", offset="row.npy"),
         Case("several of these at once", {"shards": 0, "keep": "all", "inputs": "a.npy"}),
     ],
     "A stack: `input: bad.npy`": [

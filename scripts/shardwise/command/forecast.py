@@ -4,7 +4,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import sub
 from statistics import mean, median
 
@@ -113,7 +113,7 @@ def try_shards(plan: Plan, settings: Settings, own: Quote, profile: str) -> Tria
         )
     shards = own.shards[(len(own.shards) - _TRIED) // 2 :][:_TRIED]  # the last may be smaller
     files = [str(plan.results.product(plan.shards[shard].name)) for shard in shards]
-    alone = replace(settings, dispatch="jobs")  # no plan depends on dispatch
+    alone = Settings(**{**vars(settings), "dispatch": "jobs"})  # no plan depends on dispatch
     began = time.time()
     follow(line_of(alone, profile, "--cores", "1", "--jobs", "1", "--", *files))
     return _measure(plan, shards, began, time.time())

@@ -7,16 +7,16 @@ folder, and the doctor has to run even if a package is missing.
 import difflib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from shardwise.errors import InputError, short, unread
 from shardwise.files.paths import Results
 from shardwise.files.remote import masked, problem
 from shardwise.host import PROJECT
-from shardwise.plan.problem import PRODUCTS, WITH_COVARIANCE, Recipe, function_parts, takes_b
+from shardwise.plan.problem import PRODUCTS, WITH_COVARIANCE, function_parts, takes_b
 from shardwise.units import parse_bytes
 
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
@@ -34,34 +34,8 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Settings:
-    """A checked configuration, defaults filled in; sizes in bytes."""
-
-    input: str | None
-    synthetic: Recipe
-    right: str | None
-    product: str
-    depends: list[str]
-    weights: str | None
-    labels: str | None
-    results: str
-    shards: int | str
-    shard_bytes: int
-    materialize: bool | str
-    keep: str
-    dispatch: str
-    workers: str
-    array_tasks: int | str
-    array_limit: int | None
-    backend: str
-    precision: str
-    verify: bool
-    nonfinite: str
-    covariance: bool
-    offset: str
-    ddof: int
-    reduce: dict[str, Any]
+class Settings(SimpleNamespace):
+    """A checked configuration: the keys of the schema, defaults filled in, sizes in bytes."""
 
 
 def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,12 +70,8 @@ def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple
 def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.ndarray | None:
     """The offset ``(k,)`` in the dtype of the input, little-endian; None if there is none."""
     exact = "int" in stack.dtype  # sums of whole numbers lose no digits
-    if settings.offset == "none" or (settings.offset == "auto" and exact):
+    if settings.offset == "none" or exact:
         return None
-    if exact:
-        raise InputError(
-            f"offset: the input is {stack.dtype}, whose sums are exact; remove this key"
-        )
     dtype, width = np.dtype(stack.dtype).newbyteorder("<"), stack.shape[1]
     with np.errstate(all="ignore"):
         if settings.offset == "auto":
@@ -87,15 +83,10 @@ def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.
             return row
         path, kinds = settings.offset, "fiuc" if "complex" in stack.dtype else "fiu"
         own = per_matrix.open_array("offset", path)
-        if own.shape != (width,) or own.dtype.kind not in kinds:
+        fits = own.shape == (width,) and own.dtype.kind in kinds
+        if not (fits and np.isfinite(row := own.astype(dtype)).all()):
             raise InputError(
-                f"offset: {path} is {own.shape} of {own.dtype}, but rows of the input have "
-                f"{width} numbers of {stack.dtype}; save one number for each column"
-            )
-        row = own.astype(dtype)
-        if not np.isfinite(row).all():
-            raise InputError(
-                f"offset: {path} holds NaN or Inf, or a number that is too large for "
-                f"{stack.dtype}; correct it"
+                f"offset: {path} is {own.shape} of {own.dtype}; save one number for each column, "
+                f"{width} in all, each finite as {stack.dtype}"
             )
         return row
