@@ -1,6 +1,5 @@
 """Find the files and folders that the user has named. Standard library only."""
 
-import errno
 import os
 import re
 import stat
@@ -29,10 +28,10 @@ def mode_of(path: Path) -> int | None:
 
 def absent(path: Path) -> str:
     """The words of a message that a path does not exist, and where it was looked for."""
-    words = f"{shown(path)} does not exist"
+    words = f"{path} does not exist"
     if path.is_absolute():
         return words
-    return f"{words}; looked for {shown(path.absolute())} (relative to the working directory)"
+    return f"{words}; looked for {path.absolute()} (relative to the working directory)"
 
 
 @contextmanager
@@ -50,17 +49,12 @@ def reading(path: Path, key: str) -> Iterator[None]:
         raise InputError(f"{key}{path} cannot be read: {error.strerror}") from error
 
 
-def shown(path: Path | str) -> str:
-    """A path for a message: bytes that are not UTF-8 in hexadecimal digits."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
 def refuse_undecodable(path: Path | str) -> None:
     """Refuse a name that is not UTF-8: neither Snakemake nor numba can handle one."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise InputError(f"{shown(path)}: this path is not UTF-8 text; rename it") from None
+        raise InputError(f"{path}: this path is not UTF-8 text; rename it") from None
 
 
 def matches(pattern: str) -> list[Path]:
@@ -73,7 +67,7 @@ def matches(pattern: str) -> list[Path]:
     """
     paths = [Path()]
     for part in Path(pattern).parts:
-        tops = [path for path in paths if stat.S_ISDIR(_mode(path))]
+        tops = [path for path in paths if stat.S_ISDIR(mode_of(path) or 0)]
         if part == "**":
             paths = [below for top in tops for below in _folders(top)]
         elif has_magic(part):
@@ -85,7 +79,7 @@ def matches(pattern: str) -> list[Path]:
             ]
         else:
             paths = [folder / part for folder in paths]
-            paths = [path for path in paths if path.is_symlink() or _mode(path)]
+            paths = [path for path in paths if path.is_symlink() or mode_of(path)]
     return in_order(set(paths))
 
 
@@ -109,13 +103,3 @@ def _folders(top: Path) -> Iterator[Path]:
 def refuse_closed(error: OSError) -> None:
     """Raise the error of an unreadable folder: `os.walk` would skip the folder silently."""
     raise error
-
-
-def _mode(path: Path) -> int:
-    """As :func:`mode_of`, but 0 if there is none, or a loop of links: nothing matches there."""
-    try:
-        return mode_of(path) or 0
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        return 0

@@ -39,12 +39,13 @@ _CREDENTIALS = {
     "AZURE_SKIP_SIGNATURE=true for public objects",
     **dict.fromkeys(("https", "http"), "a web server is sent none, so its files must be public"),
 }
-_URL = re.compile(r"(s3|gs|az|https?)://([^/]*)/?(.*)", re.DOTALL)
+# Without encryption only from this machine.
+_HERE = r"http(?=://(?:localhost|127\.0\.0\.1)[:/])"
+_URL = re.compile(rf"(s3|gs|az|https|{_HERE})://([^/]*)/?(.*)", re.DOTALL)
 _ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+-]*://")
 _HOST = re.compile(r"[\w.-]+(:[0-9]+)?", re.ASCII)
-# What obstore takes in no name: empty parts, "." and "..", and control characters.
-_ODD = re.compile(r"(^|/)\.{0,2}/|(^|/)\.{1,2}$|[\0-\x1f\x7f]")
-_HERE = re.compile(r"(localhost|127\.0\.0\.1)(:[0-9]+)?")
+# Globs, and what obstore takes in no name: empty parts, "." and "..", and control characters.
+_ODD = re.compile(r"(^|/)\.{0,2}/|(^|/)\.{1,2}$|[\0-\x1f\x7f*[]")
 _FINAL = re.compile("[34](?!08|29)")  # a status that another try would not change
 
 
@@ -68,26 +69,23 @@ def masked(text: str) -> str:
 
 def problem(name: str) -> str | None:
     """Why an address is refused without asking a server; None for a good one, and for a path."""
-    words = None
     if not is_url(name):
-        if _ADDRESS.match(name):
-            words = " is a kind of address that is not supported; use s3://, gs://, az:// or "
-            words += "https://, or copy it to a disk"
-        return words and masked(name) + words
+        words = ": such an address is not supported; use s3://, gs://, az:// or https://, or copy "
+        return masked(name) + words + "it to a disk" if _ADDRESS.match(name) else None
     scheme, host, key = _parts(name)
     if "@" in host or "?" in name or "#" in name:
-        words = ": an address must not hold a user, password, ? or #, as messages and files show "
-        words += f"it. Credentials: {_CREDENTIALS[scheme]}"
-    elif not _HOST.fullmatch(host) or name.endswith(f"://{host}") or _ODD.search(key):
-        words = " is not the address of an object, such as s3://bucket/folder/a.npy, or "
-        words += "s3://bucket/folder/ for all arrays in it"
-    elif "*" in key or "[" in key:
-        words = ": globs are for files; name a folder, s3://bucket/run/, or a sheet (.tsv)"
-    elif scheme == "http" and not _HERE.fullmatch(host):
-        words = " would be read unencrypted, which only localhost may be; use https://"
-    elif scheme.startswith("http") and not name.endswith(".npy"):
-        words = ": only .npy files are read from a web server; name several in a sheet (.tsv)"
-    return words and masked(name) + words
+        return (
+            f"{masked(name)}: an address must not hold a user, password, ? or #, as messages and "
+            f"files show it. Credentials: {_CREDENTIALS[scheme]}"
+        )
+    web = scheme.startswith("http") and not name.endswith(".npy")
+    if web or not _HOST.fullmatch(host) or name.endswith(f"://{host}") or _ODD.search(key):
+        return (
+            f"{masked(name)} is not the address of an object, such as s3://bucket/folder/a.npy or "
+            "https://host/a.npy, or of all arrays in a folder, s3://bucket/folder/; name several "
+            "in a sheet (.tsv)"
+        )
+    return None
 
 
 def status(url: str) -> Status:
@@ -210,16 +208,13 @@ def _refusal(url: str, text: str) -> Exception:
     said = number[1].strip() + (f", {reason[1]}" if reason else "") if number else ""
     if said.startswith("404"):
         return FileNotFoundError(errno.ENOENT, f"the server has no such object ({said})", url)
-    credentials = f"Credentials: {_CREDENTIALS[_parts(url)[0]]}"
-    if _FINAL.match(said):
+    unset = not said and ("HttpError" not in text or "kind: Builder" in text)
+    if _FINAL.match(said) or "NotPartial" in text or unset:
+        what = "it serves no byte ranges" if "NotPartial" in text else said or "bad settings"
         return InputError(
-            f"{url}: the server refuses to read it ({said}); correct the address or the "
-            f"credentials. {credentials}"
+            f"{url}: the server refuses to read it ({what}); correct the address or the "
+            f"credentials, or copy it to a disk. Credentials: {_CREDENTIALS[_parts(url)[0]]}"
         )
-    if "NotPartial" in text:
-        return InputError(f"{url}: its server does not serve byte ranges; copy it to a disk")
-    if not said and ("HttpError" not in text or "kind: Builder" in text):
-        return InputError(f"{url}: the store cannot be reached with these settings. {credentials}")
     kind = re.search(r"kind: (\w+)", text)
     what = f"says {said}" if said else f"does not answer ({kind[1] if kind else 'reason unknown'})"
     return TryAgain(f"{url}: the server {what}, after several tries; try again later")

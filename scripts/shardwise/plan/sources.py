@@ -137,7 +137,7 @@ def _stack_in_folder(folder: str, names: list[str], cache: Path | None) -> Stack
         if taken:
             arrays = [_located(os.path.join(folder, path)) for path in taken]
             return _stack_of(arrays, f"folder {folder}", cache)
-    found = some([lookup.shown(path) for path in entries], 3) or "nothing"
+    found = some(map(str, entries), 3) or "nothing"
     raise InputError(
         f"input: folder {folder} holds no .npy file and no .zarr store, but {found}; name files of "
         "other formats on a disk by a glob and the array in each, such as frames/*.h5:/entry/frames"
