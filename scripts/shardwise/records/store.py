@@ -78,9 +78,7 @@ class Store:
     def withdraw(self) -> None:
         """Withdraw the markers of both, before one of the plan's products is made anew."""
         self._results.listed(self._plan.key).unlink(missing_ok=True)
-        summed = self._results.summed(self._plan.key)
-        with suppress(FileNotFoundError):  # kept: the next sum removes the files that it lists
-            summed.replace(summed.with_name(f"{summed.name}-withdrawn"))
+        self._results.summed(self._plan.key).unlink(missing_ok=True)
         unmark(self._results.work(self._plan.key))  # of jobs of earlier runs
 
     def work_name(self, missing: Sequence[str]) -> str:
