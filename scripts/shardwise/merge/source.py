@@ -1,6 +1,5 @@
 """A source of a merge: a finished results folder, as it was when it was opened."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,8 @@ class Source:
         small.refuse_total(results)
         self.folder, self.plan = folder, plans.load(results.plan)
         problem, weights = self.plan.problem, self.plan.per_matrix.weights
-        self.names = (SUMS if problem.labels else "sum",)
-        self.names = ("covariance", "row_mean") if problem.covariance else self.names
+        sums = (SUMS if problem.labels else "sum",)
+        self.names = ("covariance", "row_mean") if problem.covariance else sums
         self.summary = judge.read_finished(self.plan, *self.names)
         counts = zip(self.plan.facts.labels, self.plan.facts.label_counts, strict=True)
         self.matrices: dict[Label, int] = dict(counts)
@@ -67,9 +66,15 @@ class Source:
             "ddof": facts.covariance.ddof if facts.covariance else "none",
         }
 
+    def describe(self) -> dict[str, Any]:
+        """What the receipt of a total says of this source."""
+        checksum = self.summary.files[self.names[0]].checksum
+        own = {"folder": self.folder, "plan": self.plan.key, "matrices": len(self.weights)}
+        return {**own, "checksum": checksum}
+
     def refuse(self, other: "Source") -> None:
         """Refuse another source if it holds the same sum, or a sum of another problem."""
-        if os.path.samefile(self.folder, other.folder) or self.plan.key == other.plan.key:
+        if self.plan.key == other.plan.key:
             raise InputError(
                 f"{self.folder} and {other.folder} are the same folder, or sums of the same plan: "
                 "their matrices would count twice; name each once"

@@ -64,10 +64,20 @@ def run(out: Path, folders: Iterable[str]) -> int:
         )
     counts = sorted(sum((Counter[Any](source.matrices) for source in sources), Counter()).items())
     matrices = sum(len(source.weights) for source in sources)
+    problem, first = sources[0].problem(), sources[0].plan.problem
+    # Without time or host, so that the same command leaves the same bytes.
+    said = {
+        "stage": "merge",
+        **{key: problem[key] for key in ("product", "precision", "backend")},
+        "matrices": matrices,
+        **({"rows": matrices * first.left[0]} if first.covariance else {}),
+        "proven": all(source.summary.proven for source in sources),
+        "sources": [source.describe() for source in sources],
+        "labels": counts,
+    }
     with take_lock(results.merging, f"another merge writes into {out}; let it finish"):
         files = _write(results, sources, counts)
-        said = {"labels": counts, "files": files}
-        receipts.write(results.summary, _describe(sources, matrices) | said)
+        receipts.write(results.summary, said | {"files": files})
     return matrices
 
 
@@ -143,20 +153,3 @@ def _covariances(sources: Sequence[Source], weights: np.ndarray) -> Totals:
         width = min(_NUMBERS, columns**2 - low)
         given = np.stack([source.read("covariance", low, width) for source in sources])
         yield low, merged.elements(given, low)
-
-
-def _describe(sources: Sequence[Source], matrices: int) -> dict[str, Any]:
-    """What was summed, without time or host, so that the same command leaves the same bytes."""
-    problem, first = sources[0].problem(), sources[0].plan.problem
-    return {
-        "stage": "merge",
-        **{key: problem[key] for key in ("product", "precision", "backend")},
-        "matrices": matrices,
-        **({"rows": matrices * first.left[0]} if first.covariance else {}),
-        "proven": all(source.summary.proven for source in sources),
-        "sources": [
-            {"folder": own.folder, "plan": own.plan.key, "matrices": len(own.weights),
-             "checksum": own.summary.files[own.names[0]].checksum}
-            for own in sources
-        ],
-    }  # fmt: skip

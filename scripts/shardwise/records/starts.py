@@ -13,7 +13,7 @@ from shardwise.files import small
 
 
 class Start(NamedTuple):
-    """When an attempt began, in Unix time; by which process of a node, and on which device."""
+    """When an attempt began (Unix time), by which process of a node, and on which device."""
 
     at: float
     node: str

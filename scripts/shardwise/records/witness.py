@@ -46,7 +46,7 @@ def compare_sum(
         if said is None or said.seed != SEED:
             return receipt.no_witness or "its receipt is of an older version"
         contributions.append(_contribution(said, problem))
-        size += _size(said)
+        size += said.mass + said.tolerance
     off, bound = gap(form, summed(contributions)), sum_bound(problem, size)
     if not (np.isfinite(form).all() and math.isfinite(bound)) or math.isnan(off):
         return "the sum, or its proof, is not finite in double precision"
@@ -58,12 +58,8 @@ def matches(problem: Problem, receipt: ProductReceipt, form: np.ndarray) -> bool
     said = receipt.witness
     if said is None:
         return True
-    return gap(form, _contribution(said, problem)) <= sum_bound(problem, _size(said))
-
-
-def _size(said: Witness) -> float:
-    """What bounds the sum of the moduli of a shard's terms."""
-    return said.mass + said.tolerance
+    bound = sum_bound(problem, said.mass + said.tolerance)
+    return gap(form, _contribution(said, problem)) <= bound
 
 
 def _contribution(said: Witness, problem: Problem) -> np.ndarray:
