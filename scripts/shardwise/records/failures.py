@@ -20,12 +20,9 @@ from shardwise.files import small
 from shardwise.files.paths import Results, list_names, place
 from shardwise.records.starts import count_starts
 
-RUN = "SHARDWISE_RUN"
-"""The environment variable that tells a job which run it belongs to."""
-
+RUN = "SHARDWISE_RUN"  # the environment variable that tells a job which run it belongs to
+DEVICE = "device-"  # begins the name of a GPU's failure, before its UUID
 _MOST_LETTERS = 2000
-DEVICE = "device-"
-"""The prefix of the name of a GPU's failure; the UUID of the GPU follows."""
 
 
 @dataclass(frozen=True)

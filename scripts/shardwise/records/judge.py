@@ -1,7 +1,7 @@
 """The judge: the only code that decides whether a receipt is valid under a plan.
 
-Ledger, reduce, watch, page, metrics and audit all ask it, so that none accepts what another
-refuses. It checks receipts, headers and sizes; elements are checked by the code that reads them.
+All readers ask it, so that none accepts what another refuses. It raises IntegrityError, as does
+`receipts.read`; elements are checked by the code that reads them.
 """
 
 from pathlib import Path
@@ -18,10 +18,7 @@ from shardwise.records.store import Store
 
 
 def check_product(plan: Plan, shard: str) -> ProductReceipt:
-    """Return the receipt of a shard whose product is whole, as far as header and size show.
-
-    IntegrityError if it is not whole, and as in :func:`shardwise.records.receipts.read`.
-    """
+    """Return the receipt of a shard whose product is whole, as far as header and size show."""
     row, nodes, path = plan.shards[shard], plan.nodes_of(shard), plan.results.receipt
     receipt = receipts.read(path(row.name), ProductReceipt)
     _expect(receipt, {"shard": shard, "key": row.key}, path(row.name))

@@ -40,11 +40,9 @@ class ReceiptPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
-    """An array file next to a receipt; sizes in bytes.
+    """An array file next to a receipt; sizes in bytes, and a `PieceChecksum` of the elements.
 
-    ``checksum``, ``row_bytes`` and ``piece_bytes`` are of the elements, as
-    :class:`~shardwise.files.checksum.PieceChecksum` defines them. ``nodes`` are the level and index
-    of each array of a partial sum, see `shardwise.plan.nodes`; ``labels`` are the nodes' labels.
+    ``nodes`` are the level and index of each array of a partial sum, ``labels`` their labels.
     """
 
     name: Line
@@ -110,27 +108,26 @@ class CopyReceipt(StackReceipt, frozen=True):
 
 
 class ProductReceipt(CopyReceipt, frozen=True):
-    """The receipt of a shard's product, which says all that one of a copy says, and more."""
+    """The receipt of a shard's product, which says all that one of a copy says, and more.
+
+    ``held`` is from `timeline.Stopwatch`, ``recipe`` and ``per_matrix`` are digests from the plan;
+    ``adopted`` is the product's name under an earlier plan that computed it.
+    """
 
     keep: Literal["products", "sum"]
     backend: Literal["cupy", "numpy"]
     device: UsedDevice
     attempt: Annotated[int, Meta(ge=1, le=2**31)]
     proof: dict[str, Any] | None
-    """How the products were proven: method, vectors and seed."""
     held: dict[Literal["waiting", "read", "compute", "write"], Amount]
-    """Seconds of the shard by what held it up, see `timeline.Stopwatch.held`."""
     input_checksum: str | None = None
     right_checksum: str | None = None
     witness: Witness | None = None
     no_witness: str | None = None
     compute: str | None = None
     recipe: str | None = None
-    """`Plan.recipe`; a later plan with this recipe may adopt the product of the same factors."""
     per_matrix: str | None = None
-    """A digest of what the plan says of single matrices, such as their weights."""
     adopted: Line | None = None
-    """The product's name under the earlier plan that computed it; None if this plan did."""
 
 
 class SumReceipt(Receipt, frozen=True):
@@ -139,11 +136,9 @@ class SumReceipt(Receipt, frozen=True):
     proven: bool
     plan: str
     made_by: dict[str, Any]
-    """Who made the products that were summed, see `count_makers`."""
     ranks: Whole
     files: dict[str, ArrayFile]
     end_to_end: dict[str, Any] | None = None
-    """How the sum was compared with all receipts: their number, and `witness.compare_sum`."""
     no_end_to_end: str | None = None
 
 
@@ -154,7 +149,6 @@ class TotalReceipt(AnyReceipt, frozen=True):
     sources: list[dict[str, Any]]
     files: dict[str, ArrayFile]
     labels: list[tuple[int | str, Whole]] = []
-    """Each label, in the order of the sums, and how many matrices have it."""
 
 
 # Made during the import, which runs in one thread. msgspec (0.22) caches its facts about a class
@@ -216,11 +210,8 @@ def passes(check: Callable[..., object], *words: Any) -> bool:
 def read(path: Path, kind: type[_R]) -> _R:
     """Read a receipt of a kind; no other function reads receipts.
 
-    Raises
-    ------
-    IntegrityError
-        If the receipt does not match its own digest, or is not of this kind. `NoReceipt` if there
-        is none, and `UnknownSchema` if another version has written it.
+    IntegrityError if it does not match its own digest or is not of this kind; its kinds `NoReceipt`
+    if there is none, `UnknownSchema` if another version has written it.
     """
     raw = small.read(path, _MOST_BYTES)
     if raw is None:

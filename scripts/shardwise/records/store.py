@@ -46,10 +46,7 @@ class Store:
         self._plan, self._results = plan, plan.results
 
     def missing(self) -> list[str]:
-        """The shards, in the plan's order, that lack their product or its receipt.
-
-        Each folder is listed once, and no file is opened.
-        """
+        """The shards, in the plan's order, that lack their product or its receipt."""
         rows = self._plan.shards.values()
         return _missing(self._results.products, ((row.shard, row.name) for row in rows))
 
@@ -88,7 +85,7 @@ class Store:
 
 
 def _missing(top: Path, names: Iterable[tuple[str, str]]) -> list[str]:
-    """The shards that lack array or receipt; ``names`` has each shard and its files' name."""
+    """The shards that lack array or receipt, given their files' names; no file is opened."""
     lacking, listed, there = [], None, set[str]()
     for shard, name in names:
         folder, _, file = f"{top}/{place(name)}".rpartition("/")

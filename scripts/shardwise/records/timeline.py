@@ -1,8 +1,6 @@
 """Where the time of a shard went: what the thread that computes it waits for, or does itself.
 
-``read`` is the time in which the thread waits for reads; ``compute``, in which it queues work or
-waits for the device; ``write``, in which it waits for writes, or commits. The rest is ``waiting``:
-for another shard on the same device, or for a copy. Standard library only.
+docs/internals/receipts.md says what counts as what. Standard library only.
 """
 
 import time
