@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from shardwise.errors import IntegrityError, writing
+from shardwise.errors import writing
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
@@ -42,7 +42,7 @@ class Round:
 
 def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
     """Begin a round of about this many workers; they join it by the name that is returned."""
-    facts = {"plan": plan.key, "workers": workers, "attempt": attempt, "shards": list(shards)}
+    facts = {"shards": list(shards), "workers": workers, "attempt": attempt}
     # No name is used twice: a task that was given up must not join a later round.
     name = f"{failures.this_run()}/{os.urandom(4).hex()}"
     with writing(plan.results.claims / name):
@@ -52,16 +52,10 @@ def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
 
 
 def load(plan: Plan, name: str) -> Round:
-    """Load a round by its name; IntegrityError if it belongs to another plan."""
+    """Load a round by its name."""
     path = plan.results.claims / name / _LIST
     with writing(path):
-        facts = json.loads(path.read_bytes())
-    if facts.pop("plan") != plan.key:
-        raise IntegrityError(
-            f"{plan.results.plan} is not the plan of these claims: another command has replaced "
-            "it; start the run again"
-        )
-    return Round(name, **facts)
+        return Round(name, **json.loads(path.read_bytes()))
 
 
 def end(results: Results) -> None:

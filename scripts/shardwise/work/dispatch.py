@@ -54,7 +54,7 @@ def work(options: Namespace) -> int:
         contain.end_with_parent(parent=options.parent)
     plan = plans.load(options.plan)
     if not options.round:
-        _rounds(plan, options, rounds.RETRIES, [options.seat])
+        _rounds(plan, options, 2, [options.seat])
         return 0
     # A restarted task keeps its job, and so its claims. Processes that share a job have a --name.
     who = options.name or host.job(os.environ) or _this_process()
@@ -95,9 +95,6 @@ def _mpi(plan: Plan, options: Namespace) -> None:
     backend, node = plan.settings.backend, options.workers == "node"
     count = options.ranks or launch.expected_ranks(otherwise=0)
     count = count or (1 if node else choose.workers(backend))
-    if count == 1 and options.launcher in (None, "mpiexec"):
-        devices = choose.workers(backend, failures.barred(plan.results)) if node else 1
-        return _rounds(plan, options, options.retries, range(devices))
     argv, end = [*sys.argv, f"--ranks={count}"], _end(options)  # the last of two options counts
 
     def start(name: str) -> None:
@@ -105,4 +102,4 @@ def _mpi(plan: Plan, options: Namespace) -> None:
         left = [f"--run-time={max(1.0, end - time.time())}"] if end else []
         ranks.start(count, options.launcher, [*argv, *left, f"--round={name}"])
 
-    return rounds.run(plan, options.retries, 4 * count, start)
+    rounds.run(plan, options.retries, 4 * count, start)

@@ -19,9 +19,6 @@ from shardwise.work import claims, run_time
 
 log = logging.getLogger(__name__)
 
-RETRIES = 2
-"""Further tries of a shard after its first, in one run."""
-
 
 def to_try(plan: Plan, last: int = sys.maxsize) -> tuple[list[str], int]:
     """The missing shards that may become whole by another try in this run, and which try that is.

@@ -131,17 +131,6 @@ def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
     assert factories.leftovers(tmp_path) == []
 
 
-def test_workers_share_the_threads_of_their_job(tmp_path):
-    """BLAS takes none of them, also while a user's function runs."""
-    trouble = (
-        "from threadpoolctl import threadpool_info\n"
-        "own = [of['num_threads'] for of in threadpool_info() if of['user_api'] == 'blas']\n"
-        "(HERE / 'seen').write_text(f\"{os.environ['OMP_NUM_THREADS']} {own}\")"
-    )
-    pooled(planned(tmp_path, trouble), devices=2, OMP_NUM_THREADS="7")
-    assert (tmp_path / "seen").read_text() == "3 [1]"
-
-
 @pytest.mark.fault("a poison shard")
 @pytest.mark.parametrize("devices", [1, factories.nightly(2)])
 def test_a_poison_shard_costs_itself_alone(tmp_path, devices):
