@@ -123,7 +123,7 @@ class Array:
             text = said.read()
         if not re.search(r"^\d", text, re.MULTILINE):  # it has printed no number
             text = " ".join(text.split()) or f"{words[0]} ended with {code}"
-            raise self.scheduler.refusal(text, code)
+            raise schedulers.refusal(text, code)
         log.info("array %s has ended; its worst task ended with %d", job, code)
         return code
 

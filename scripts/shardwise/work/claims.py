@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from shardwise.errors import writing
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
@@ -45,17 +44,14 @@ def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
     facts = {"shards": list(shards), "workers": workers, "attempt": attempt}
     # No name is used twice: a task that was given up must not join a later round.
     name = f"{failures.this_run()}/{os.urandom(4).hex()}"
-    with writing(plan.results.claims / name):
-        (plan.results.claims / name).mkdir(parents=True)
-        (plan.results.claims / name / _LIST).write_text(json.dumps(facts))
+    (plan.results.claims / name).mkdir(parents=True)
+    (plan.results.claims / name / _LIST).write_text(json.dumps(facts))
     return name
 
 
 def load(plan: Plan, name: str) -> Round:
     """Load a round by its name."""
-    path = plan.results.claims / name / _LIST
-    with writing(path):
-        return Round(name, **json.loads(path.read_bytes()))
+    return Round(name, **json.loads((plan.results.claims / name / _LIST).read_bytes()))
 
 
 def end(results: Results) -> None:
@@ -140,9 +136,8 @@ class Claims:
         """Claim any of the first free blocks, so that workers seldom want the same one."""
         while free := sorted(set(range(len(self._blocks))).difference(self._taken())):
             block = random.choice(free[: self._workers])
-            path = self._folder / str(block)
-            with writing(path), suppress(FileExistsError):  # another worker was first
-                path.symlink_to(self._who)
+            with suppress(FileExistsError):  # another worker was first
+                (self._folder / str(block)).symlink_to(self._who)
                 return block
         return None
 

@@ -9,16 +9,9 @@ from dataclasses import dataclass
 
 from shardwise.errors import InputError, TryAgain
 from shardwise.work import schedulers
-from shardwise.work.schedulers import QueueFull
 
-_AWAY = re.compile(
-    r"commlib|unable to (send message to|contact) qmaster|failed receiving gdi|gdi error"
-    r"|got (send|select|receive|read|write|no) |timed? ?out|no connection|temporarily",
-    re.IGNORECASE,
-)
+call = schedulers.call
 _ENDS = {37: "it exceeded its limit of run time or memory", 100: "deleted or killed"}
-_FULL = 25
-"""The exit code of qsub if the cluster's job limit, for one user or for all, is reached."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +23,6 @@ class Job:
     state: str
     host: str = ""
     silent: bool = False
-
-
-def call(*words: str, seconds: float = schedulers.QUERY_SECONDS) -> str:
-    """What a command of Grid Engine prints; errors as in `schedulers.ask`."""
-    return schedulers.ask(words, GridEngine().refusal, seconds)
 
 
 def how_it_ended(number: str) -> str:
@@ -103,12 +91,6 @@ class GridEngine:
     ) -> list[str]:
         own = ["-sync", "y", "-t", f"1-{tasks}", *(["-tc", str(limit)] if limit else [])]
         return [*submission(name, "/dev/null"), *own, *words, script]
-
-    def refusal(self, text: str, code: int) -> Exception:
-        text = text.removesuffix(" Exiting.")
-        if code == _FULL:
-            return QueueFull(text)
-        return (TryAgain if _AWAY.search(text) else InputError)(text)
 
     def cancel(self, name: str) -> list[str]:
         return ["qdel", name]

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
@@ -14,22 +14,39 @@ from shardwise.processes.environment import without_stray
 JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 """What the name of a job may look like: it becomes a word of a command."""
 
-QUERY_SECONDS = 30.0
-
 UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
 """How long a host is silent before its jobs are lost; after qmaster restarts, all are for 30 s."""
+
+
+_FULL = re.compile(
+    r"Submit\w*Job|temporarily unable to accept|resource temporarily unavailable"
+    r"|MaxJobCount|maximum.* job count",
+    re.IGNORECASE,
+)
+_FULL_CODE = 25  # of qsub
+_AWAY = re.compile(
+    r"unable to (send message to|contact)|timed? ?out|connection|zero bytes|communication|commlib"
+    r"|transport endpoint|unexpected message|try again later|temporarily|failed receiving gdi"
+    r"|gdi error|got (send|select|receive|read|write|no) ",
+    re.IGNORECASE,
+)
 
 
 class QueueFull(TryAgain):
     """The job limit of the cluster, for this user or for all, is reached."""
 
 
-def ask(
-    words: Sequence[str], refusal: Callable[[str, int], Exception], seconds: float = QUERY_SECONDS
-) -> str:
-    """What a command of a scheduler prints.
+def refusal(text: str, code: int) -> Exception:
+    """The error for a command that failed with this text: QueueFull, TryAgain or InputError."""
+    text = re.sub(r"\w+: error: ", "", text).removesuffix(" Exiting.")
+    if code == _FULL_CODE or _FULL.search(text):
+        return QueueFull(text)
+    return (TryAgain if _AWAY.search(text) else InputError)(text)
 
-    ``refusal`` makes the error to raise from the output and the exit code of a failed command.
+
+def call(*words: str, seconds: float = 30.0) -> str:
+    """What a command of a scheduler prints; `refusal` makes the error if it fails.
+
     Raises TryAgain if it does not answer in time, InputError if there is no such command.
     """
     try:

@@ -7,28 +7,13 @@ from collections.abc import Sequence
 
 from shardwise.errors import InputError, TryAgain
 from shardwise.work import schedulers
-from shardwise.work.schedulers import QueueFull
+from shardwise.work.schedulers import call
 
 _MAX_ARRAY_SIZE = 1001  # Slurm's default of MaxArraySize; indices stay below it
 
-_AWAY = re.compile(
-    r"unable to contact|timed? ?out|connection|zero bytes|communication|transport endpoint"
-    r"|unexpected message|try again later",
-    re.IGNORECASE,
-)
-_FULL = re.compile(
-    r"Submit\w*Job|temporarily unable to accept|resource temporarily unavailable"
-    r"|MaxJobCount|maximum.* job count",
-    re.IGNORECASE,
-)
 _WRONG = re.compile(
     r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
 )
-
-
-def call(*words: str) -> str:
-    """What a command of Slurm prints; errors as in `schedulers.ask`."""
-    return schedulers.ask(words, Slurm().refusal)
 
 
 def verify(words: Sequence[str]) -> None:
@@ -61,6 +46,7 @@ class Slurm:
     """
 
     client = "squeue"
+    refusal = staticmethod(schedulers.refusal)
 
     def most_tasks(self) -> int:
         """The most tasks of an array."""
@@ -79,12 +65,6 @@ class Slurm:
         own = ["--parsable", "--wait", f"--job-name={name}", f"--comment={name}"]
         own.append(f"--array={indices}")
         return ["sbatch", *words, *own, "--output=/dev/null", "--error=/dev/null", script]
-
-    def refusal(self, text: str, code: int) -> Exception:
-        """The error for a command that failed with this text: QueueFull, TryAgain or InputError."""
-        text = re.sub(r"\w+: error: ", "", text)
-        kinds = {QueueFull: _FULL, TryAgain: _AWAY}
-        return next((kind for kind in kinds if kinds[kind].search(text)), InputError)(text)
 
     def cancel(self, name: str) -> list[str]:
         """The command that cancels all jobs of a name."""
