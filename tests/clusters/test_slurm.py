@@ -31,7 +31,9 @@ def test_what_slurm_refuses_is_told_in_its_words(night):
     (night.shim() / "sbatch.next").write_text(2 * refusal)
     done = night.run()
     assert done.code == 1
-    assert f"Slurm did not accept the job: {words}; change the block multiply" in done.output
+    assert (
+        f"the scheduler did not accept the job: {words}; change the block multiply" in done.output
+    )
     assert words in night.workspace.file("report.html").read_text()
     assert not night.jobs(), "it is not tried again"
     night.finish()
