@@ -29,13 +29,11 @@ class FinishedRun:
         self._plan = plans.load(self._results.plan)
 
     def __repr__(self) -> str:
-        """The folder, what is computed there, and how much of it is there."""
-        problem, store, shards = self._plan.problem, Store(self._plan), len(self._plan.shards)
-        kept = ", kept as sums," if self._plan.settings.keep == "sum" else ""
-        done = shards - len(store.missing())
-        state = "finished" if store.is_summed(()) else f"unfinished, {done} of {shards} shards done"
-        what = f"{problem.matrices} products {problem.product!r}{kept}"
-        return f"<{what} in {self._results.root}: {state}>"
+        """What is computed in which folder, and how many shards are done."""
+        problem, shards = self._plan.problem, len(self._plan.shards)
+        done = f"{shards - len(Store(self._plan).missing())} of {shards} shards done"
+        what = f"{problem.matrices} products {problem.product!r}"
+        return f"<{what} in {self._results.root}: {done}>"
 
     @property
     def statistics(self) -> dict[str, np.ndarray]:
@@ -68,17 +66,11 @@ class FinishedRun:
     def product(self, matrix: int) -> np.ndarray:
         """The product of one matrix, ``(m, p)``; matrices count from 0 in the order of the input.
 
-        Raises
-        ------
-        IndexError
-            If the stack has no such matrix.
-        InputError
-            If the run kept sums only, or has not computed this product yet.
+        Raises IndexError if the stack has no such matrix, InputError if there is no such product.
         """
         if self._plan.settings.keep != "products":
             raise InputError(
-                f"{self._results.root}: keeps a sum per shard (keep: sum), not the products; set "
-                "keep: products and start the run again"
+                f"{self._results.root} has sums, no products; set keep: products and run again"
             )
         count = self._plan.problem.matrices
         if not 0 <= matrix < count:
@@ -101,13 +93,7 @@ class FinishedRun:
         return pd.read_csv(self._results.ledger, sep="\t", dtype=texts, keep_default_na=False)
 
     def verify(self) -> audit.Audit:
-        """Read every byte and compare it with the receipts, as ``shardwise verify`` does.
-
-        Returns
-        -------
-        Audit
-            Its ``verdict`` is ``whole``, ``damaged`` or ``unfinished``; ``text()`` says why.
-        """
+        """Read every byte and compare it with the receipts, as ``shardwise verify`` does."""
         return audit.look(self._results.root)
 
 

@@ -151,7 +151,6 @@ class Status:
             words = (
                 f"{begin}: all products of {count(len(self.shards), 'shard')} are proven, {end}."
             )
-            words += " `shardwise verify` reads all files again."
         return Verdict(kind, one_line(words))
 
     @property

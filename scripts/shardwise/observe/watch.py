@@ -88,8 +88,7 @@ def follow(observer: Observer, as_json: bool, interval: float | None) -> int:
                 show(seen, as_json)
             elif in_place:
                 live.start()
-                leave = Text("Ctrl-C ends the watch, not the run", "dim")
-                live.update(Group(leave, draw(seen, max(3, console.height // 3 - 5))), refresh=True)
+                live.update(draw(seen, max(3, console.height // 3 - 5)), refresh=True)
             else:
                 lines = [
                     f"failed: {name}: {why.reason} (log: {why.log})" for name, why in seen.failed

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from shardwise import __version__
-from shardwise.errors import InputError, one_line
+from shardwise.errors import InputError
 from shardwise.files.commit import commit
 from shardwise.observe.report import picture
 from shardwise.observe.status import Status, busy
@@ -17,8 +17,6 @@ from shardwise.units import DASH, clock, decimal, human_bytes, plain, seconds, s
 
 _HERE = Path(__file__).parent
 _PHASES = {"read": "reading the input", "compute": "computing", "write": "writing the result"}
-_KEYS = ("input", "right", "product", "weights", "labels", "covariance", "keep", "backend",
-         "precision", "verify", "nonfinite")  # fmt: skip
 
 Cell = str | Markup
 Rows = list[list[Cell]]
@@ -41,35 +39,25 @@ def render(seen: Status) -> str:
     (total, why), (results, load) = _total(seen), _files(seen)
     return environment.from_string((_HERE / "page.html.j2").read_text("utf-8")).render(
         seen=seen, total=total, why=why, picture=picture,
-        first_line=[marked(part) for part in seen.verdict.words.partition(". ")],
+        first_line=seen.verdict.words.partition(". "),
         title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
         at=clock(seen.at), version=__version__, verify="shardwise verify",
         files=results, load=load, facts=_facts(seen),
         took=seconds(busy(seen.done)), phases=_PHASES, bars=_bars(seen),
-        failed=_failed(seen), remarks=[*map(marked, seen.remarks)],
+        failed=_failed(seen), remarks=[*map(plain, seen.remarks)],
         style=Markup((_HERE / "page.css").read_text("utf-8")),
     )  # fmt: skip
 
 
 def _total(seen: Status) -> tuple[np.ndarray | None, str]:
     """Elements of the sum and its file name, or None and why they are not shown."""
-    if seen.summary is None:
-        return None, "Nothing is summed yet under this plan."
-    named = next((name for name in ("sum", "mean") if name in seen.summary.files), None)
-    if named is None:
-        return None, "There is no sum or mean of all products, so there is no picture."
-    try:
-        return picture.read(seen.results.statistic(named)), f"{named}.npy"
-    except InputError as error:
-        return None, plain(f"The sum cannot be shown: {error}")
-
-
-def marked(text: str) -> Markup:
-    """A sentence as HTML, with the parts between backticks as code."""
-    return Markup("").join(
-        Markup("<code>{}</code>" if i % 2 else "{}").format(piece)
-        for i, piece in enumerate(one_line(text).split("`"))
-    )
+    files = seen.summary.files if seen.summary else {}
+    for name in [name for name in ("sum", "mean") if name in files]:
+        try:
+            return picture.read(seen.results.statistic(name)), f"{name}.npy"
+        except InputError as error:
+            return None, plain(f"The sum cannot be shown: {error}")
+    return None, "There is no sum or mean of all products under this plan."
 
 
 def link(path: str | None) -> Cell:
@@ -88,27 +76,21 @@ def _facts(seen: Status) -> list[tuple[str, str]]:
         size = f"{rows:,} × {columns:,}, {plan.dtype}"
         nbytes = human_bytes(count * plan.problem.matrix_bytes)
         pairs.append(("matrices", plain(f"{count:,} of {size}, {nbytes}")))
-        config = plan.facts.config
-        pairs += [(key, plain(config[key])) for key in _KEYS if config.get(key) is not None]
+        said = plan.facts.config.items()
+        pairs += [(key, plain(value)) for key, value in said if value is not None]
         pairs += [("of the input", plain(note)) for note in plan.facts.notes]
         pairs.append(("shards", seen.tally))
-    if seen.summary is not None:
-        words = ", ".join(map(plain, seen.summary.files))
-        pairs.append(("reduce", f"{words}; ranks: {seen.summary.ranks}"))
     return pairs
 
 
 def _files(seen: Status) -> tuple[Rows, str]:
     """The result files with their paths, and the line of Python that reads the first."""
-    results = seen.results
-    paths = [results.statistic(name) for name in (seen.summary.files if seen.summary else {})]
-    rows = [
-        [link(path.name), plain(path), human_bytes(path.stat().st_size)]
-        for path in [*paths, results.summary, results.ledger]
-        if seen.summary and path.exists()
-    ]
-    line = f"np.load({str(paths[0])!r})" if paths and paths[0].exists() else ""
-    return rows, line
+    if seen.summary is None:
+        return [], ""
+    paths = [seen.results.statistic(name) for name in seen.summary.files]
+    files = filter(Path.exists, [*paths, seen.results.summary, seen.results.ledger])
+    rows = [[link(path.name), plain(path), human_bytes(path.stat().st_size)] for path in files]
+    return rows, f"np.load({str(paths[0])!r})"
 
 
 def _failed(seen: Status) -> Rows:
@@ -126,11 +108,11 @@ def _bars(seen: Status) -> Rows:
     figures = defaultdict[str, Counter[str]](Counter)  # by device: its shards, bytes, phases
     for own in seen.done:
         figures[own.device.label].update({"shards": 1, "bytes": own.bytes, **own.held})
-    rows: Rows = []
+    rows, took = Rows(), busy(seen.done)
     for device, found in sorted(figures.items()):
         spent = {phase: found[phase] for phase in _PHASES}
         work = sum(spent.values())
-        whole = max(busy(seen.done), work, 1e-9)  # on a CPU several shards may be at work at once
+        whole = max(took, work, 1e-9)  # on a CPU several shards may be at work at once
         words = ", ".join(f"{_PHASES[phase]} {share(spent[phase] / whole)}" for phase in spent)
         bar = Markup("").join(
             Markup('<i class="{}" style="width:{}%"></i>').format(phase, f"{100 * own / whole:.2f}")
