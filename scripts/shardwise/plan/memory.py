@@ -141,12 +141,7 @@ def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]
     most = batch_matrices(problem, cuda)
     call = call_matrices(problem) if cuda else 1
     matrices = min(most, -(-count // call) * call)
-    factors = matrices * _factor_bytes(problem)
-    if cuda:
-        slots = min(SLOTS, max(2, RING_BYTES // factors))
-    else:
-        slots = 2 if factors + matrices * problem.product_bytes < HOST_LONE_BYTES else 1
-    slots = min(slots, -(-count // matrices))
+    slots = min(_slots(problem, matrices, cuda), -(-count // matrices))
     yield slots, matrices
     while slots > 2:
         slots = max(2, slots // 2)
@@ -156,6 +151,14 @@ def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]
         yield slots, matrices
     if slots > 1:
         yield 1, matrices
+
+
+def _slots(problem: Problem, matrices: int, cuda: bool) -> int:
+    """The most slots that are worth their memory, with this many matrices in each."""
+    if cuda:
+        return min(SLOTS, max(2, RING_BYTES // (matrices * _factor_bytes(problem))))
+    batch = matrices * (_factor_bytes(problem) + problem.product_bytes)
+    return 2 if batch < HOST_LONE_BYTES else 1
 
 
 def proof_matrices(problem: Problem, matrices: int) -> int:
