@@ -127,7 +127,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         for job in (job for job in needed if job.rule.name == run.rule_for_all):
             if run.dispatch == "array":
                 recipe.write(run.results, workflow, job)
-            if run.forced and not workflow.touch:
+            if run.forces and not workflow.touch:
                 for shard in run.to_compute:  # without it the product counts as missing
                     run.results.receipt(run.plan.shards[shard].name).unlink(missing_ok=True)
     except (InputError, TryAgain, OSError) as error:

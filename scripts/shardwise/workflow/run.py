@@ -139,21 +139,19 @@ class Run:
 
     @functools.cached_property
     def forces(self) -> bool:
-        """Whether the user forces anything: then existing files may be made again, in order."""
-        settings = self._workflow.dag_settings
-        return bool(settings.forceall or settings.forcerun or settings.forcetargets)
+        """Whether the user forces products: then all are made again, in order.
 
-    @functools.cached_property
-    def forced(self) -> bool:
-        """Whether the user forces the one job for all shards."""
+        One job for all shards has to be forced itself; under ``jobs`` anything counts.
+        """
         settings = self._workflow.dag_settings
         named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
-        return self.rule_for_all is not None and (settings.forceall or self.rule_for_all in named)
+        return bool(settings.forceall or self.rule_for_all in named
+                    or (self.rule_for_all is None and named))  # fmt: skip
 
     @property
     def to_compute(self) -> list[str]:
-        """The shards that the one job for all computes."""
-        return list(self.plan.shards) if self.forced or self.missing is None else self.missing
+        """The shards whose products are to be made."""
+        return list(self.plan.shards) if self.forces or self.missing is None else self.missing
 
     @staticmethod
     def run_time_words(wildcards: Any, resources: Any) -> str:
@@ -227,15 +225,14 @@ class Run:
         """Input of the job that writes the ledger; nothing if the ledger and all products exist."""
         if self._is_done(self.store.is_listed()):
             return []
-        if self.rule_for_all is not None:
-            shards = self.to_compute
-            work = [str(self.results.work(self.store.work_name(shards)))] if shards else []
-            return self.anew + self.plan_mark + work
-        # One file of each product that is to be made: Snakemake spends time on each file.
-        missing = self.plan.shards if self.forces else self.missing or ()
-        names = (place(self.plan.shards[shard].name) for shard in missing)
-        products = [_lacking(f"{self.results.products}/{name}") for name in names]
-        return self.anew + self.plan_mark + products
+        shards = self.to_compute
+        if self.rule_for_all is None:
+            # One file of each product that is to be made: Snakemake spends time on each file.
+            names = (place(self.plan.shards[shard].name) for shard in shards)
+            made = [_lacking(f"{self.results.products}/{name}") for name in names]
+        else:
+            made = [str(self.results.work(self.store.work_name(shards)))] if shards else []
+        return self.anew + self.plan_mark + made
 
     def ledger_for_reduce(self, wildcards: Any) -> list[str]:
         """Input of the job that writes the sum; nothing if the sum and all products exist."""
