@@ -19,7 +19,6 @@ DASHBOARD = json.loads(RULES.with_name("shardwise-dashboard.json").read_text())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 RUN = 'job="shardwise", instance="n:1", results="/r"'
-GPU = f'{RUN}, device="GPU-1", node="n1"'
 
 
 def series(name: str, values: str, labels: str = RUN) -> dict[str, str]:
@@ -32,14 +31,8 @@ def state(name: str, values: str) -> dict[str, str]:
     return series("shardwise_shards", values, f'{RUN}, state="{name}"')
 
 
-WAITING, NOBODY_WAITS = state("waiting", "5x60"), state("waiting", "0x60")
-GOES_ON, HAS_ENDED = state("running", "1x60"), state("running", "0x60")
 NOW = series("shardwise_last_look_timestamp_seconds", "0+60x60")
 LONG_AGO = series("shardwise_last_look_timestamp_seconds", "0x60")
-RUN_GOES_ON = [NOW, WAITING, GOES_ON]
-NO_SHARD = series("shardwise_device_running_shards", "0x60", GPU)
-AT_WORK = series("shardwise_device_running_shards", "1x60", GPU)
-FREE = series("shardwise_device_suspect", "0x60", GPU)
 MEDIAN, QUICK = (series("shardwise_median_shard_duration_seconds", f"{s}x60") for s in (100, 1))
 YOUNG, OLD, TOO_OLD, ANCIENT = (
     series("shardwise_oldest_running_shard_seconds", f"{seconds}x60", f'{RUN}, shard="7"')
@@ -50,30 +43,16 @@ WELL, STOPPED = (
 )
 
 FIRES = {
-    "ShardwiseDeviceIdle": [
-        [*RUN_GOES_ON, NO_SHARD, FREE],
-        # For a moment all other devices are between two shards.
-        [NOW, WAITING, state("running", "1x25 0x2 1x40"), NO_SHARD, FREE],
-    ],
     "ShardwiseShardSlow": [[NOW, MEDIAN, TOO_OLD]],
     "ShardwiseShardsFailed": [[state("failed", "2x60")], [state("damaged", "1x60")]],
     "ShardwiseStageFailed": [[STOPPED]],
 }
 
 SILENT = {
-    "ShardwiseDeviceIdle": [
-        [NOW, GOES_ON, NOBODY_WAITS, NO_SHARD, FREE],
-        [*RUN_GOES_ON, AT_WORK, FREE],
-        [*RUN_GOES_ON, NO_SHARD, series("shardwise_device_suspect", "1x60", GPU)],
-        [*RUN_GOES_ON, series("shardwise_device_running_shards", "1x25 0x5 1x30", GPU), FREE],
-        # A run that was stopped, and metrics that a killed run left behind.
-        [NOW, WAITING, HAS_ENDED, NO_SHARD, FREE],
-        [LONG_AGO, WAITING, GOES_ON, NO_SHARD, FREE],
-    ],
     "ShardwiseShardSlow": [
         [NOW, MEDIAN, OLD], [NOW, QUICK, YOUNG], [NOW, ANCIENT], [LONG_AGO, MEDIAN, TOO_OLD],
     ],
-    "ShardwiseShardsFailed": [[state("failed", "0x60"), state("damaged", "0x60"), WAITING]],
+    "ShardwiseShardsFailed": [[state("failed", "0x60"), state("damaged", "0x60")]],
     "ShardwiseStageFailed": [[WELL]],
 }  # fmt: skip
 

@@ -121,9 +121,3 @@ def test_what_a_folder_lacks_is_said(bin_folder: Path, tmp_path: Path) -> None:
     assert "--profile" in call(bin_folder, tmp_path, "run", "-n", code=2).stderr
     assert "no command 'rnu'" in call(bin_folder, tmp_path, "rnu", code=2).stderr
     assert "usage: shardwise plan " in call(bin_folder, tmp_path, "plan", "--help").stdout
-
-
-def test_no_message_names_a_clone(bin_folder: Path, tmp_path: Path) -> None:
-    """Doctor and verify name commands that need no Makefile."""
-    doctor = call(bin_folder, tmp_path, "doctor", "--time-limit", "60").stdout
-    assert "make " not in doctor

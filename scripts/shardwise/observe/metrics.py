@@ -46,8 +46,7 @@ def _gauges(
     oldest = sorted((one.started, one.shard) for one in seen.of(RUNNING))
     durations = [one.seconds for one in seen.done]
     suspects = {(one_line(uuid), why.host) for uuid, why in seen.suspects.items()}
-    done, busy = Counter(map(_who, seen.done)), Counter(map(_who, seen.of(RUNNING)))
-    everyone = {*done, *busy, *suspects}
+    done = Counter(map(_who, seen.done))
     held = Counter[tuple[str, ...]]()
     for one in seen.done:
         held.update({(phase, *_who(one)): spent for phase, spent in one.held.items()})
@@ -65,10 +64,8 @@ def _gauges(
          {(): statistics.median(durations)} if durations else {}),
         ("oldest_running_shard_seconds", "How long the oldest task has worked.", ("shard",),
          {(shard,): max(0.0, seen.at - began) for began, shard in oldest[:1]}),
-        ("device_running_shards", "Tasks at work on the device.", _WHO,
-         {who: busy[who] for who in everyone}),
-        ("device_suspect", "Whether a product failed its proof on a device: 1, else 0.", _WHO,
-         {who: who in suspects for who in everyone}),
+        ("device_suspect", "1 for each device that was blamed for a failure.", _WHO,
+         dict.fromkeys(suspects, 1.0)),
         ("device_done_shards", "Shards done.", _WHO, done),
         ("shard_held_seconds", "Seconds shards were held up.", ("phase", *_WHO), held),
     )  # fmt: skip
