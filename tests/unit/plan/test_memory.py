@@ -1,36 +1,19 @@
-"""Slots, batches, calls and the memory model, against brute force and array by array."""
+"""Slots, batches, calls and the memory model, as properties of any problem."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.files import pieces
-from shardwise.plan import memory, nodes
+from shardwise.plan import memory
 from shardwise.plan.problem import ITEM_BYTES, PRODUCTS, Problem, takes_b
 from shardwise.units import MIB
 
 from tests.factories import right_rows
 
-# Distinct primes: a lost or swapped dimension changes every count.
-M, K, P, N = 3, 5, 7, 11
 DTYPES = tuple(ITEM_BYTES)
 KEEPS = ("products", "sum")
-
-
-def problem(product, dtype="float32", shared=False, scale=1, matrices=N):
-    """A problem of prime dimensions, times a scale."""
-    m, k, p = M * scale, K * scale, P * scale
-    left = (k, k) if product == "A @ A" else (m, k)
-    rows = right_rows(product, *left)
-    return Problem(matrices, left, product, dtype, (rows, p) if rows else None, shared)
-
-
-def function(dtype="float32", result_dtype="float64", scale=1, matrices=N):
-    """A problem whose product is a function of the user's."""
-    shapes = {"left": (M * scale, K * scale), "result": (P * scale, N * scale)}
-    return Problem(matrices, product="m.py:f", dtype=dtype, result_dtype=result_dtype, **shapes)
 
 
 sides = st.integers(1, 3000)
@@ -107,77 +90,15 @@ def test_pieces_of_a_checksum_hold_whole_short_rows_or_parts_of_one(row_bytes):
         assert row + max(1, row_bytes) > MIB
 
 
-def shapes_of(own):
-    """Elements of one A, of its own B, of the one B for all, and of one product."""
-    right = own.right[0] * own.right[1] if own.right else 0
-    m, p = own.product_shape
-    return own.left[0] * own.left[1], *((0, right) if own.shared_right else (right, 0)), m * p
-
-
-def held(own, batch, slots, keep, cuda):
-    """Bytes of batches and of all arrays held alongside them, counted by hand."""
-    left, right, shared, out = shapes_of(own)
-    products = (min(4, slots) if keep == "products" else 1) * out * own.product_item
-    held = batch * (slots * (left + right) * own.item + products) + shared * own.item
-    if keep == "sum":
-        nodes_of_all = nodes.most_held(0, own.matrices) + nodes.count_nodes(0, own.matrices)
-        held += nodes_of_all * own.sum_item * out
-    if own.result:
-        return held + batch * (left * own.item + out * own.product_item)
-    if "int" in own.dtype:
-        return held + (left + right + shared) * 8  # one matrix, widened
-    (m, k), (_, p) = own.factor_shapes
-    item, proven = 16 if "complex" in own.dtype else 8, memory.proof_matrices(own, batch)
-    held += proven * (k + m + p) * item * 4 + proven * (k + m) * 8  # vectors, and moduli
-    if cuda and memory.padded(own):
-        pads = sum(rows * columns for rows, columns in memory.padded_shapes(own).values())
-        held += memory.call_matrices(own) * pads * own.item
-    conjugated = "H" in own.product and "complex" in own.dtype and not cuda
-    return held + (max(left, right, shared) * own.item if conjugated else 0)  # a matrix at a time
-
-
-CASES = [
-    *(problem(product, dtype) for product in PRODUCTS for dtype in DTYPES),
-    *(problem("A @ B", dtype, shared=True) for dtype in DTYPES),
-    *(function(dtype, result) for dtype in ("float32", "int8") for result in ("float64", "int64")),
-]
-
-
-@pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("unit", [1, 5000])
-def test_a_task_is_given_what_it_holds(monkeypatch, keep, unit):
-    """Without its fixed costs the model still covers all arrays of a task at once."""
-    monkeypatch.setattr(memory, "HOST_BATCH_BYTES", unit)
-    for own in CASES:
-        batch = min(N, memory.batch_matrices(own, cuda=False))
-        slots = min(2, -(-N // batch))
-        variable = memory.task_memory(own, [range(N)], keep, cuda=False) - memory.PYTHON_BYTES
-        assert variable >= held(own, batch, slots, keep, cuda=False), own
-
-
-@pytest.mark.parametrize("keep", KEEPS)
-def test_a_device_is_asked_for_what_it_holds(monkeypatch, keep):
-    """Batches of A, B and products, padded copies of a call, vectors, and the sum."""
-    monkeypatch.setattr(memory, "BATCH_BYTES", 50 * MIB)
-    monkeypatch.setattr(memory, "CALL_BYTES", 25 * MIB)
-    for scale, case in itertools.product((1, 67), CASES):
-        right = case.right and tuple(scale * side for side in case.right)
-        if not (case.result or "int" in case.dtype):
-            left = tuple(scale * side for side in case.left)
-            own = replace(case, matrices=10**8, left=left, right=right)
-            batch, factors = memory.batch_matrices(own, cuda=True), sum(shapes_of(own)[:2])
-            slots = max(2, min(memory.SLOTS, memory.RING_BYTES // (batch * factors * own.item)))
-            asked = memory.device_memory(own, [range(own.matrices)], keep) - memory.DEVICE_BYTES
-            assert asked >= held(own, batch, slots, keep, cuda=True), own
-
-
 @given(
     st.sampled_from(PRODUCTS), st.sampled_from(DTYPES), st.integers(1, 10**9),
     st.sampled_from(KEEPS),
 )  # fmt: skip
 def test_memory_is_bounded_by_slots_not_by_the_stack(product, dtype, matrices, keep):
     """However many small matrices a shard holds, its task stays under 3 GiB, or 10 on a device."""
-    own = problem(product, dtype, matrices=matrices)
+    left = (5, 5) if product == "A @ A" else (3, 5)
+    right = (right_rows(product, *left), 7) if takes_b(product) else None
+    own = Problem(matrices, left, product, dtype, right)
     assert memory.task_memory(own, [range(matrices)], keep, cuda=True) < 3072 * MIB
     assert memory.device_memory(own, [range(matrices)], keep) < 10_240 * MIB
     one = replace(own, matrices=1)
@@ -203,7 +124,7 @@ def test_padded_rows_are_aligned_and_hold_the_matrix(own):
     (Problem(9, (1001, 1000), "A.T @ A", "float16"), False),
     (Problem(9, (1001, 1001), "A @ A", "int16"), False),
     (Problem(9, (11, 11), "A @ A", "float16"), False),
-    (function("float16", "float16", scale=1001), False),
+    (Problem(9, (1001, 1001), "m.py:f", "float16", result=(9, 9), result_dtype="float16"), False),
     (Problem(9, (23_001, 23_001), "A @ A", "float32"), True),
     (Problem(9, (30_001, 30_001), "A @ A", "float32"), False),  # no room for copies
 ])  # fmt: skip
