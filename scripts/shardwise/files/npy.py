@@ -15,10 +15,15 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from shardwise.errors import InputError, short
-from shardwise.files import extents, pieces, remote, signatures
+from shardwise.files import extents, pieces, remote
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 
 MAGIC = b"\x93NUMPY"
+_OTHERS = {
+    b"\x89HDF": "is an HDF5 file; let its name end in .h5 and add the dataset: run.h5:/x",
+    b"PK\x03\x04": "is a zip archive, such as a .npz file or a zipped store of Zarr; unpack it "
+    "and name its contents",
+}
 MAX_HEADER_BYTES = 10_000  # NumPy's own limit
 MAX_DIMENSIONS = 64
 _LONG = re.compile(r"([0-9])L(?=[,)])")  # Python 2 wrote long integers with an L, such as 6L
@@ -94,8 +99,8 @@ def read_header_of_object(item: remote.Object) -> Header:
 def _read_header(file: BinaryIO, path: Path | str, size: int) -> Header:
     start = file.read(12).ljust(12, b"\0")
     if start[:6] != MAGIC:
-        other = signatures.kind_of(start) or "is not a .npy file (write it with numpy.save)"
-        raise InputError(f"{path} {other}")
+        other = next((words for head, words in _OTHERS.items() if start.startswith(head)), "")
+        raise InputError(f"{path} {other or 'is not a .npy file (write it with numpy.save)'}")
     major, minor = start[6:8]
     if major not in (1, 2, 3) or minor:
         version = f"{major}.{minor}" if minor else major

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.files import npy, remote, signatures
+from shardwise.files import npy, remote
 from shardwise.files.extents import Status
 from shardwise.files.formats import names, zarr_store
 from shardwise.files.lookup import mode_of
@@ -64,10 +64,10 @@ def locate(text: str) -> str | None:
         return f"{file}:{inside}" if inside else file
     if inside or file.lower().endswith(names.ZARR):
         refuse_special(Path(file), "input: ")
-        what = signatures.kind_of_file(Path(file)) or "is not in a format whose arrays have names"
-        if file.endswith(".npy"):
-            what = f"holds one array, which has no name; leave out :{inside}"
-        raise InputError(f"input: {file} {what}")
+        raise InputError(
+            f"input: {file} is not in a format whose arrays have names: HDF5 files have names such "
+            "as a.h5, Zarr stores are folders; leave out the colon and what follows"
+        )
     return None
 
 
