@@ -149,13 +149,9 @@ def of_system(error: OSError) -> ShardwiseError:
 
 def of_import(error: ImportError) -> InputError:
     """The error for a package that does not load; it names variables that may lead to another."""
-    first: BaseException = error
-    # A package may try one import after another error, which then is not the cause.
-    while first.__cause__ or isinstance(first.__context__, ImportError | OSError):
-        first = first.__cause__ or first.__context__  # type: ignore[assignment]
     named = [f"{name}={os.environ[name]}" for name in FINDERS if os.environ.get(name)]
     cure = f"unset what may lead to another: {', '.join(named)}" if named else "install it again"
-    return InputError(f"a package does not load: {' '.join(str(first).split())}; {cure}")
+    return InputError(f"a package does not load: {' '.join(str(error).split())}; {cure}")
 
 
 @contextmanager

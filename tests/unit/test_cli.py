@@ -58,12 +58,6 @@ def test_a_plan_that_was_replaced_is_refused(tmp_path, script):
     assert not factories.file(made, "product", "00001").exists()
 
 
-def within(error, context, cause=None):
-    """An error that was raised while another one was handled, perhaps because of a third."""
-    error.__context__, error.__cause__ = context, cause
-    return error
-
-
 @pytest.mark.parametrize(("error", "code", "words"), [
     (errors.InputError("x"), 2, "x"), (errors.BadMatrix("x", "y", 0), 2, "x"),
     (errors.IntegrityError("x"), 3, "x"), (errors.TryAgain("x"), 75, "x"),
@@ -75,9 +69,6 @@ def within(error, context, cause=None):
     (ImportError("x", name="shardwise.plan"), 1, ""),
     (ImportError("x\ny", name="numpy"), 2, "does not load: x y; unset what may lead to another: "
      "LD_LIBRARY_PATH=/site/lib"),
-    (within(ImportError("x"), KeyError("y")), 2, "does not load: x; unset"),
-    (within(ImportError("x"), OSError("y.so: cannot open")), 2, "does not load: y.so: cannot open"),
-    (within(ImportError("x"), None, RuntimeError("y")), 2, "does not load: y; unset"),
 ])  # fmt: skip
 def test_each_error_has_one_exit_code(monkeypatch, error, code, words):
     """Four classes of ours, and what Python, the disk and signals raise."""

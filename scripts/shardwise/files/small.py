@@ -144,18 +144,8 @@ def refuse_moved(results: Results, began: os.stat_result) -> None:
     )
 
 
-def refuse_total(results: Results) -> None:
-    """Refuse a total of a merge, which has neither a plan nor shards."""
-    if results.merging.is_file():
-        raise InputError(
-            f"{results.root} is a total of shardwise merge, not the results of a run; read its "
-            "files with numpy.load, check them with shardwise verify, or merge its sources again"
-        )
-
-
 def refuse_unmarked(results: Results) -> None:
     """Refuse to write into a folder that no run has made."""
-    refuse_total(results)
     if not results.marker.is_file():
         raise InputError(
             f"{results.root}: no run made this folder, so nothing is written into it. Name the "

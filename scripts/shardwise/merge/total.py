@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
-from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
@@ -49,7 +48,6 @@ class Source:
 
     def __init__(self, folder: str) -> None:
         results = Results(Path(folder))
-        small.refuse_total(results)
         self.folder, self.plan = folder, plans.load(results.plan)
         problem, weights = self.plan.problem, self.plan.per_matrix.weights
         sums = (SUMS if problem.labels else "sum",)

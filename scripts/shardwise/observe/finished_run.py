@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files import small
 from shardwise.files.paths import SUMS, Results
 from shardwise.observe import audit
 from shardwise.plan import plan as plans
@@ -25,7 +24,6 @@ class FinishedRun:
 
     def __init__(self, folder: str | Path) -> None:
         self._results = Results(Path(folder))
-        small.refuse_total(self._results)
         self._plan = plans.load(self._results.plan)
 
     def __repr__(self) -> str:
