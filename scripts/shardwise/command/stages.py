@@ -75,6 +75,7 @@ def multiply(options: Namespace) -> None:
     plan = plans.load(options.plan)
     shard = plan.shard(options.shard)
     plans.expect(plan, shard.key, options.key)
+    failures.refuse_again(plan.results, shard.name)
     Store(plan).withdraw()
     if plan.function:  # it may change the working directory, and leave processes
         plan = plan.anchored(Path.cwd())

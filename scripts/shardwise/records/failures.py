@@ -1,7 +1,7 @@
 """Failure files: why a shard or a stage last failed, kept until it succeeds.
 
-The task that fails writes the file; the task that succeeds removes it. Whoever starts tries, the
-final messages of a run, watch and page read it. A killed task writes none itself.
+The task that fails writes the file; the task that succeeds removes it. Retries, the final messages
+of a run, watch and page read it; nothing parses a log. A killed task writes none itself.
 """
 
 import json
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from shardwise import host
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, one_line, verdict
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, of_code, one_line, verdict
 from shardwise.files import small
 from shardwise.files.paths import Results, list_names, place
 from shardwise.records.starts import count_starts
@@ -130,6 +130,13 @@ def of_this_run(results: Results, names: Iterable[str]) -> dict[str, Failure]:
 def needs_user(failure: Failure) -> bool:
     """Whether the user has to act before another try: bad input, or a file that is not whole."""
     return failure.code in (InputError.exit_code, IntegrityError.exit_code)
+
+
+def refuse_again(results: Results, name: str) -> None:
+    """Raise the error again if a retry in the same run is useless: the user has to act first."""
+    failure = read(results.failure(name))
+    if failure and needs_user(failure) and failure.run == os.environ.get(RUN):
+        raise of_code(failure.code, failure.reason)
 
 
 def barred(results: Results) -> dict[str, Failure]:

@@ -1,4 +1,4 @@
-"""Failure files: a failing task writes one, a succeeding task removes it."""
+"""Failure files: a failing task writes one, a succeeding task removes it, a retry reads it."""
 
 import os
 
@@ -41,6 +41,24 @@ def test_a_failure_lies_there_until_its_task_succeeds(results, name, error, code
     with failures.noted(results, name):
         pass
     assert failures.of_this_run(results, [name]) == {}
+
+
+@pytest.mark.parametrize(("error", "run", "again"), [
+    (InputError("bad\nTraceback (most recent call last):\nbad"), "a" * 12, False),
+    (IntegrityError("bad"), "a" * 12, False), (TryAgain("bad"), "a" * 12, True),
+    (InputError("bad"), "b" * 12, True),
+])  # fmt: skip
+def test_what_failed_for_good_is_not_tried_again_in_its_run(
+    results, monkeypatch, error, run, again
+):
+    """A retry repeats the message; it tries again in the next run, or after TryAgain."""
+    fail(results, error)
+    monkeypatch.setenv(failures.RUN, run)
+    if again:
+        failures.refuse_again(results, NAME)
+    else:
+        with pytest.raises(type(error), match=r"^bad$"):
+            failures.refuse_again(results, NAME)
 
 
 def test_a_suspect_device_is_barred_for_its_run(results, monkeypatch):
