@@ -1,5 +1,6 @@
 """Names are never run as code, and nothing is written outside of the results folder."""
 
+import json
 import logging
 import os
 import shutil
@@ -21,7 +22,7 @@ from shardwise.reduce import results
 from shardwise.work import array
 from shardwise.workflow import hooks
 
-from tests import factories
+from tests import factories, processes
 
 # Nothing is written outside of the results folder.
 
@@ -145,10 +146,14 @@ def test_commands_that_we_print_do_what_they_say(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_the_script_of_an_array_quotes_its_names(tmp_path):
+def test_the_script_of_an_array_quotes_its_names(tmp_path, monkeypatch):
     """An array task gets the path of the plan as one word, and its shell runs no part of it."""
     made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
-    own = array.Array(made, array.Request("slurm", [[]], [None], ""), None)
+    scontrol = processes.commands(tmp_path / "bin", scontrol="#!/bin/sh\necho MaxArraySize = 9\n")
+    monkeypatch.setenv("PATH", scontrol)
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps(vars(array.Request("slurm", [[]], [None], ""))))
+    own = array.Array(made, request, None, None)
     folder = made.results.array_folder("r")
     text = own.script("r/1", folder / "sw-r-1")
     program = tmp_path / "program"

@@ -70,7 +70,7 @@ def test_other_ranks_than_asked_are_refused(made):
     """A launcher that starts another number of ranks is a config error on every rank."""
     done = mpirun(2, made, "--ranks", 3)
     assert done.returncode == 2
-    assert "reduce: asked for 3 ranks, but MPI has 2: the launcher does not match" in done.stderr
+    assert "asked for 3 ranks, but MPI has 2: the launcher does not match" in done.stderr
     assert "see the line 'mpi' of the profile" in done.stderr
     assert nothing_summed(made)
 
