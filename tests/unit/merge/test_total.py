@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -249,16 +248,6 @@ def test_a_folder_that_changes_meanwhile_is_refused(tmp_path, first, change):
     with pytest.raises(kind, match=r"changed while|sum\.npy has checksum"):
         merge.run(total, named())
     assert content(total) == before
-
-
-@pytest.mark.parametrize("way", ["{}", "link", "copy"])
-def test_a_folder_counts_once(tmp_path, monkeypatch, first, way):
-    """By whatever path it is named again, and with any copy of it."""
-    monkeypatch.chdir(tmp_path)
-    Path("link").symlink_to(first)
-    shutil.copytree(first, "copy")
-    with pytest.raises(InputError, match="are the same folder"):
-        merge.run(Path("total"), [first, way.format(first)])
 
 
 def test_only_what_a_merge_wrote_is_replaced(tmp_path, first):

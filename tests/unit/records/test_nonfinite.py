@@ -9,7 +9,7 @@ from shardwise.multiply import job
 from shardwise.plan import memory
 
 from tests import factories
-from tests.factories import copied, refused, save, stack
+from tests.factories import copied, refused, stack
 
 
 def with_wild(shape, value=np.nan, dtype="float32", at=(4, 2, 1)):
@@ -58,16 +58,6 @@ def test_a_function_of_ones_own(tmp_path):
     finite[4, 2, 1] = 2
     told = refused(factories.plan(tmp_path / "b", finite, **over), "00001")
     assert f"returned NaN or Inf for matrix 4, which is finite (matrix 4 of {tmp_path}/b/in" in told
-
-
-def test_a_product_that_overflows(tmp_path):
-    """The message says that the product overflows, and names the file of its matrix."""
-    for i in range(9):
-        save(tmp_path / "in" / f"m{i}.npy", stack((11, 11)) * np.float32(1e30 if i == 4 else 1))
-    over = {"input": str(tmp_path / "in"), "shards": 3}
-    told = refused(factories.plan(tmp_path, **over), "00001")
-    what = "the product of matrix 4 overflows float32, although its factors are finite"
-    assert told.startswith(f"{what} ({tmp_path}/in/m4.npy); save the input as float64")
 
 
 def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):
