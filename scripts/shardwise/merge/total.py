@@ -104,12 +104,6 @@ class Source:
         offset = DATA_OFFSET + first * dtype.itemsize
         return np.fromfile(self.plan.results.statistic(name), dtype, count, offset=offset)
 
-    def diagonal(self, name: str) -> np.ndarray:
-        """The diagonal of a square result."""
-        path = self.plan.results.statistic(name)
-        found: np.ndarray = np.load(path, "r", allow_pickle=False).diagonal()
-        return found
-
     def refuse_changed(self) -> None:
         """Refuse results that a run has replaced meanwhile, or that are not as it recorded them."""
         try:
@@ -240,8 +234,9 @@ def _covariances(sources: Sequence[Source], weights: np.ndarray) -> Totals:
     counts = [count_rows(source.plan.problem, source.weights, ddof) for source in sources]
     _, divisor = count_rows(problem, weights, ddof)
     means = np.stack([source.read("row_mean", 0, columns) for source in sources])
-    diagonals = np.stack([source.diagonal("covariance") for source in sources])
-    merged, mean = covariance.of_groups(counts, means, divisor, diagonals)
+    places = range(0, columns**2, columns + 1)
+    diagonals = [[own.read("covariance", at, 1)[0] for at in places] for own in sources]
+    merged, mean = covariance.of_groups(counts, means, divisor, np.array(diagonals))
     yield 0, {"row_mean": mean}
     for low in range(0, columns**2, _NUMBERS):
         width = min(_NUMBERS, columns**2 - low)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -252,9 +252,8 @@ def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:
 def describe_file(path: Path, written: StackWriter, checksum: str, **nodes: Any) -> ArrayFile:
     """What a receipt says of the array file next to it, which has been committed."""
     return ArrayFile(
-        name=path.name, shape=written.shape, dtype=written.dtype, bytes=path.stat().st_size,
-        checksum=checksum, row_bytes=written.row_bytes, piece_bytes=written.piece_bytes,
-        **nodes,
+        path.name, written.shape, written.dtype, path.stat().st_size, checksum,
+        written.row_bytes, written.piece_bytes, **nodes,
     )  # fmt: skip
 
 
@@ -263,7 +262,7 @@ def check_file(path: Path, facts: ArrayFile, elements: bool = False) -> int:
 
     The header must equal our own, as the checksum does not cover it; ``elements`` compares that.
     """
-    header = _header(facts.shape, facts.dtype)
+    header = padded_header(facts.shape, np.dtype(facts.dtype).newbyteorder("<"))
     try:
         with small.opened(path) as (descriptor, status):
             if status.st_size != facts.bytes:
@@ -286,15 +285,9 @@ check_elements = partial(check_file, elements=True)
 """As :func:`check_file`, down to the last byte."""
 
 
-@lru_cache(maxsize=64)
-def _header(shape: tuple[int, ...], dtype: str) -> bytes:
-    return padded_header(shape, np.dtype(dtype).newbyteorder("<"))
-
-
 def describe_origin(
-    stage: str, started: float, versions: Mapping[str, str] | None = None,
-    finished: float | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    stage: str, started: float, versions: Mapping[str, str] = {}, finished: float | None = None
+) -> dict[str, Any]:
     """Which code made a result, where, and from when to when (Unix seconds; by default now).
 
     ``versions`` are of what is not a Python package, such as the driver.
@@ -302,7 +295,7 @@ def describe_origin(
     return {
         "stage": stage,
         "algorithm": ALGORITHM[stage],
-        "versions": {**loaded(), **(versions or {})},
+        "versions": {**loaded(), **versions},
         "commit": host.announced(),
         "host": socket.gethostname(),
         "node": host.node(),

@@ -4,7 +4,6 @@ docs/internals/receipts.md says what counts as what. Standard library only.
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +15,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.unix, self._began = time.time(), time.perf_counter()
-        self._seconds = defaultdict[str, float](float)
+        self._seconds = dict.fromkeys(STAGES, 0.0)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
