@@ -5,15 +5,16 @@ in the folder belong to other configs, and do no harm.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 
 from shardwise.errors import ShardwiseError
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.paths import place
-from shardwise.plan.plan import Plan, key_of
+from shardwise.plan.plan import Plan, Shard, key_of
 from shardwise.records import failures
 
 
@@ -47,13 +48,23 @@ class Store:
 
     def missing(self) -> list[str]:
         """The shards, in the plan's order, that lack their product or its receipt."""
-        rows = self._plan.shards.values()
-        return _missing(self._results.products, ((row.shard, row.name) for row in rows))
+        return self._lacking(self._results.products, attrgetter("name"))
 
     def missing_copies(self) -> list[str]:
         """The same for the copies of shards."""
-        rows = self._plan.shards.values()
-        return _missing(self._results.shards, ((row.shard, row.input_name) for row in rows))
+        return self._lacking(self._results.shards, attrgetter("input_name"))
+
+    def _lacking(self, top: Path, name_of: Callable[[Shard], str]) -> list[str]:
+        lacking, listed, there = [], None, set[str]()
+        for row in self._plan.shards.values():
+            folder, _, file = f"{top}/{place(name_of(row))}".rpartition("/")
+            if folder != listed:  # shards of one folder follow each other: list it once
+                listed, there = folder, set()
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    there = set(os.listdir(folder))
+            if not (f"{file}.npy" in there and f"{file}.json" in there):
+                lacking.append(row.shard)
+        return lacking
 
     def is_whole(self, shard: str) -> bool:
         """Whether a shard has its product and receipt."""
@@ -82,20 +93,6 @@ class Store:
         """The name of the file that this run's job for some shards leaves; no other run has it."""
         text = "\n".join([failures.this_run(), self._plan.key, *missing])
         return key_of(text.encode())
-
-
-def _missing(top: Path, names: Iterable[tuple[str, str]]) -> list[str]:
-    """The shards that lack array or receipt, given their files' names; no file is opened."""
-    lacking, listed, there = [], None, set[str]()
-    for shard, name in names:
-        folder, _, file = f"{top}/{place(name)}".rpartition("/")
-        if folder != listed:  # shards of one folder follow each other: list it once
-            listed, there = folder, set()
-            with suppress(FileNotFoundError, NotADirectoryError):
-                there = set(os.listdir(folder))
-        if not (f"{file}.npy" in there and f"{file}.json" in there):
-            lacking.append(shard)
-    return lacking
 
 
 def describe(plan: Plan, shards: Sequence[str]) -> str:

@@ -69,5 +69,4 @@ def _contribution(said: Witness, problem: Problem) -> np.ndarray:
 
 
 def _to_json(number: np.ndarray) -> Any:
-    parts = number.tolist()
-    return parts[0] if len(parts) == 1 else parts
+    return number.tolist() if len(number) > 1 else number.item()
