@@ -74,12 +74,10 @@ def read(environ: Mapping[str, str]) -> Grant | None:
     """The grant that the environment holds, if any."""
     if "SLURM_JOB_ID" in environ:  # without the variable, it was given no GPU
         return Grant("slurm", VISIBLE, environ.get(VISIBLE, ""))
-    if "JOB_ID" in environ and "SGE_ROOT" in environ:
-        names = [name for name in variables(environ) if name != VISIBLE]
-        # Prefer the task's own variable to the whole job's, and a plain name to longer ones.
-        if names:
-            first = min(names, key=lambda name: ("_TASK_" not in name, len(name), name))
-            return Grant("grid engine", first, environ[first])
+    ours = "JOB_ID" in environ and "SGE_ROOT" in environ
+    if names := [name for name in variables(environ) if ours and name != VISIBLE]:
+        first = min(names)  # SGE_HGR_TASK_gpu, the task's own, before that of the whole job
+        return Grant("grid engine", first, environ[first])
     return Grant("lease", VISIBLE, environ[VISIBLE]) if VISIBLE in environ else None
 
 
