@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-from shardwise.devices import choose, nvml, wait
+from shardwise.devices import choose, nvml
 from shardwise.errors import TryAgain
 
 CHILD = """
@@ -35,7 +35,7 @@ def main() -> None:
         os.setgroups([])
         os.setgid(given["uid"])
         os.setuid(given["uid"])
-    wait.POLL_SECONDS = 0.02
+    choose.POLL_SECONDS = 0.02
     found = [nvml.Device(u, "Fake", i, 100, 100) for i, u in enumerate(given["uuids"])]
     try:
         taken = choose.take(50, given["limit"], lambda: found, {})

@@ -14,11 +14,11 @@ pytestmark = needs_gpu
 GIB = 2**30
 TASK = """
 import json, os, sys
-from shardwise.devices import wait
+from shardwise.devices import choose
 from shardwise.errors import TryAgain
 from shardwise.multiply import backend
 
-wait.POLL_SECONDS = 0.1
+choose.POLL_SECONDS = 0.1
 given = {"take": 0, "limit": 120, "lease": True} | json.loads(sys.argv[1])
 try:
     if given["lease"]:

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pynvml
 import pytest
-from shardwise.devices import choose, grants, leases, nvml, wait
+from shardwise.devices import choose, grants, leases, nvml
 from shardwise.devices.nvml import Device, Process
 from shardwise.errors import InputError, TryAgain
 from shardwise.multiply import backend as backends
@@ -110,7 +110,7 @@ def test_which_of_several_devices_is_taken(other, environ, prefer, held, barred,
 ])  # fmt: skip
 def test_a_device_that_others_fill_is_left_alone(free, needed, full):
     """What the plan needs, but at most half and at least a tenth of the device, must be free."""
-    why = wait.obstacle(Device(A, "Fake", 0, 100, free), needed)
+    why = choose.obstacle(Device(A, "Fake", 0, 100, free), needed)
     assert (why is not None and "process that NVML does not show fills it" in why) == full
 
 
@@ -146,7 +146,7 @@ def holder(pid):
 
 def waiting(monkeypatch, events, limit=600.0, node=NODE[:1], environ=None):
     """Take a device while events happen: pairs of a time in seconds and a function to call then."""
-    monkeypatch.setattr(wait, "time", clock := Clock(events))
+    monkeypatch.setattr(choose, "time", clock := Clock(events))
     try:
         return take(environ or {}, node, limit=limit)[0].device.uuid, clock.now
     except TryAgain as error:
@@ -336,7 +336,7 @@ def test_how_many_devices_a_node_is_asked_for(words, asked, counted):
 ])  # fmt: skip
 def test_where_all_have_failed_the_task_says_so(monkeypatch, environ, limit, held):
     """Try again later: the message says which device failed, and how."""
-    monkeypatch.setattr(wait, "time", clock := Clock([]))
+    monkeypatch.setattr(choose, "time", clock := Clock([]))
     with pytest.raises(TryAgain, match="each that it may take has failed in this run: bad"):
         take(environ | {"CUDA_VISIBLE_DEVICES": "0"}, barred=lambda: {A: "bad"}, limit=limit)
     assert clock.now == held
@@ -347,7 +347,7 @@ def test_a_device_that_fails_while_it_is_waited_for_is_not_taken(monkeypatch, ot
     """Its lease comes free as its task has failed."""
     other[A], failed = holder(5), {}
     fails = [(30, lambda: failed.update({A: "bad"}) or other.clear())]
-    monkeypatch.setattr(wait, "time", Clock(fails))
+    monkeypatch.setattr(choose, "time", Clock(fails))
     with pytest.raises(TryAgain, match="has failed in this run"):
         take({}, NODE[:1], barred=lambda: failed)
 
