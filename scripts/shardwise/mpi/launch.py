@@ -28,8 +28,6 @@ from shardwise.processes.environment import RANKS_STARTED, without_stray
 
 log = logging.getLogger(__name__)
 
-_SQUEUE_SECONDS = 30
-
 _FIRST_NODE = "SHARDWISE_FIRST_NODE"
 """For ranks, as JSON: the host name of the first node, and the variables that grant its GPUs."""
 
@@ -118,11 +116,7 @@ def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
         return {}
     line = ["squeue", "--noheader", f"--jobs={job}", "--format=%N %D"]
     try:
-        done = subprocess.run(
-            line, env=without_stray(), capture_output=True, text=True, check=True,
-            timeout=_SQUEUE_SECONDS,
-        )  # fmt: skip
-        nodes, count = done.stdout.split()
+        nodes, count = subprocess.check_output(line, env=without_stray(), text=True).split()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise TryAgain(f"squeue does not list the nodes of job {job}: {error}") from None
     return {
