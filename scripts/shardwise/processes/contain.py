@@ -16,12 +16,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import Terminated
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
-_ENDS = {signal.SIGTERM, signal.SIGINT}
 
 _RESULT_BYTES = 1 << 22
 _GRACE_SECONDS = 10.0  # for a child to clean up after SIGTERM, before it is killed
@@ -29,8 +29,16 @@ _REAP_SECONDS = 5.0  # for killed processes; one that hangs in the kernel is lef
 _POLL_SECONDS = 0.01
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How a child has ended."""
+
+    result: Any  # of the work; None if the process ended before it had one
+    status: int  # exit code, or minus the signal's number
+
+
 def words(status: int) -> str:
-    """How a process ended before its work was done, from its exit code or minus the signal."""
+    """How a process ended before its work was done, from its `Ending.status`."""
     if status >= 0:
         return f"ended its process with os._exit({status}) or the like"
     name = {int(number): number.name for number in signal.Signals}.get(-status, "real-time")
@@ -38,47 +46,51 @@ def words(status: int) -> str:
     return f"was killed by signal {-status} ({name}{hint})"
 
 
-def run(work: Callable[[], Any]) -> tuple[Any, int]:
+def run(work: Callable[[], Any]) -> Ending:
     """Run some work in a child process, and end it with everything that it has started.
 
     The work must not raise, and must return something that JSON writes in 4 MiB at most. This
-    process must have no other threads. What the child prints goes to stderr. Returns the result,
-    or None if the process ended before it had one, and its exit code or minus the signal.
+    process must have no other threads. What the child prints goes to stderr.
     """
     adopt()
-    others, parent, child = children(), os.getpid(), 0
+    others = children()
     board = mmap.mmap(-1, _RESULT_BYTES)
     sys.stdout.flush()
     sys.stderr.flush()
+    parent = os.getpid()
     # Blocked until both processes are ready: else a child could outlive a parent that ends now.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    held = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
-        if (child := os.fork()) == 0:
-            _work(work, board, parent)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+        child = os.fork()
+    except OSError:  # no more processes are allowed: this one must still get signals
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+        raise
+    if child == 0:
+        _work(work, board, parent, held)
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    except BaseException:  # no more processes are allowed; or Ctrl-C or SIGTERM: let it clean up
-        if child:
-            _signal(child, signal.SIGTERM)
-            end = time.monotonic() + _GRACE_SECONDS
-            with contextlib.suppress(ChildProcessError):  # it has just ended by itself
-                while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < end:
-                    time.sleep(_POLL_SECONDS)
+    except BaseException:  # Ctrl-C or SIGTERM: let the child remove its temporary files
+        _signal(child, signal.SIGTERM)
+        end = time.monotonic() + _GRACE_SECONDS
+        with contextlib.suppress(ChildProcessError):  # it has just ended by itself
+            while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < end:
+                time.sleep(_POLL_SECONDS)
         raise
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
         sweep(spare=others)
     result = None
     with contextlib.suppress(ValueError):
         result = json.loads(board[:].rstrip(b"\0"))
-    return result, status
+    return Ending(result, status)
 
 
-def _work(work: Callable[[], Any], board: mmap.mmap, parent: int) -> None:
+def _work(work: Callable[[], Any], board: mmap.mmap, parent: int, held: Collection[int]) -> None:
     """Do the work in the child, then end the child without waiting for threads or processes."""
     code = 1
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         os.setsid()
         end_with_parent(parent=parent)
         with contextlib.suppress(OSError):
