@@ -20,7 +20,6 @@ from shardwise.plan.plan import Plan
 from shardwise.records import failures
 
 _LIST = "list.json"
-
 _BLOCKS = 64
 
 

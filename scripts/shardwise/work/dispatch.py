@@ -66,10 +66,7 @@ def work(options: Namespace) -> int:
 
 
 def _end(options: Namespace) -> float | None:
-    """The Unix time at which this job will be ended; None if no limit is known.
-
-    ``--until`` says it. Otherwise ``--run-time`` counts from now, unless Slurm ends the job sooner.
-    """
+    """When this job will be ended, in Unix time; None if no limit is known."""
     if until := getattr(options, "until", None):
         return float(until)
     own = time.time() + options.run_time if options.run_time else None

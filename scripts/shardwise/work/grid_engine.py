@@ -111,6 +111,7 @@ class GridEngine:
         return "qstat -u '*'", f"qdel {' '.join(dict.fromkeys(numbers))}"
 
     def run_time(self, words: Sequence[str]) -> float | None:
+        """Seconds that a job with these words may run; None if unlimited, or a job of Slurm's."""
         # As 90 or 1:2:3; a part that is 0 may be left out, as in 1:: for an hour.
         limits = re.findall(r"\b[hs]_rt=(?:(\d*):(\d*):)?(\d*)", " ".join(words))
         seconds = [int(h or 0) * 3600 + int(m or 0) * 60 + int(s or 0) for h, m, s in limits]

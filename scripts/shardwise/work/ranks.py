@@ -78,6 +78,6 @@ def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:
     process = subprocess.Popen(words, env=variables, stdin=subprocess.DEVNULL)
     try:
         run_time.heed(process.send_signal)
-        log.info("the launcher has ended with %d", process.wait())
+        process.wait()
     finally:
         contain.end([process], _GRACE_SECONDS)

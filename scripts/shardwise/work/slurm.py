@@ -9,8 +9,6 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.work import schedulers
 from shardwise.work.schedulers import call
 
-_MAX_ARRAY_SIZE = 1001  # Slurm's default of MaxArraySize; indices stay below it
-
 _WRONG = re.compile(
     r"invalid|unrecognized|unknown|not permitted|node configuration is not available", re.IGNORECASE
 )
@@ -52,7 +50,7 @@ class Slurm:
         """The most tasks of an array."""
         settings = call("scontrol", "show", "config")
         sizes = re.findall(r"\b(?:MaxArraySize|max_array_tasks)\s*=\s*(\d+)", settings)
-        return max(1, min(map(int, sizes), default=_MAX_ARRAY_SIZE) - 1)  # indices count from 1
+        return max(1, min(map(int, sizes), default=1001) - 1)  # indices count from 1
 
     def array(
         self, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
@@ -61,9 +59,8 @@ class Slurm:
 
         Its exit code is the worst of the tasks', each of which asks for ``words``.
         """
-        indices = f"1-{tasks}" + (f"%{limit}" if limit else "")
         own = ["--parsable", "--wait", f"--job-name={name}", f"--comment={name}"]
-        own.append(f"--array={indices}")
+        own.append(f"--array=1-{tasks}" + (f"%{limit}" if limit else ""))
         return ["sbatch", *words, *own, "--output=/dev/null", "--error=/dev/null", script]
 
     def cancel(self, name: str) -> list[str]:
@@ -83,7 +80,3 @@ class Slurm:
         """The commands that show a user these jobs, and that cancel them."""
         arrays = list(dict.fromkeys(number.partition("_")[0] for number in numbers))
         return f"squeue -j {','.join(arrays)}", f"scancel {' '.join(arrays)}"
-
-    def run_time(self, words: Sequence[str]) -> float | None:
-        """Seconds that a job with these words may run; None if unlimited, or if the job can ask."""
-        return None

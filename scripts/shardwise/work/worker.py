@@ -33,11 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def work(plan: Plan, who: str, run_time: RunTime, options: Namespace) -> int:
-    """Compute shards of a round until none is left or the run time is nearly up; the exit code.
-
-    ``who`` is the name of this worker, see `claims.Claims`; ``options`` are those of the command.
-    Raises ShardwiseError if this worker cannot compute at all.
-    """
+    """Compute shards of a round, as the worker of this name; return its exit code."""
     heed()
     signal.signal(signal.SIGUSR2, errors.terminate)
     if plan.function:  # the function may do anything to this process
