@@ -1,16 +1,13 @@
 """The failures of this run, as files: a failed job writes its own, else the main process does."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardwise.errors import InputError, TryAgain, one_line
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.work import claims, slurm
 from shardwise.workflow import recipe
-
-if TYPE_CHECKING:
-    from shardwise.workflow.run import Run
 
 REFUSED, SAYS = "did not accept the job. The error message was ", "the scheduler says "
 """What begins the message of an executor about a job that was refused, or that did not end well."""
@@ -20,7 +17,7 @@ _STATUS = re.compile(r"status is: '?((?!FAILED)[A-Z_]+)")  # FAILED: it has ende
 _NO_WORD = "it left no message: killed, lost with its node, or never started"
 
 
-def name_of(run: "Run", job: Any) -> str:
+def name_of(run: Any, job: Any) -> str:
     """The name of the failure of a Snakemake job, whose rule a module may have renamed.
 
     A job that computes all shards notes its failure under the name that its workers use, too.
@@ -34,13 +31,13 @@ def name_of(run: "Run", job: Any) -> str:
     return f"{stage}-{run.plan.key}"
 
 
-def of_job(run: "Run", job: Any) -> Failure | None:
+def of_job(run: Any, job: Any) -> Failure | None:
     """The failure of a job in this run; opened by path, as a network disk lists new names late."""
     failure = failures.read(run.results.failure(name_of(run, job)))
     return failure if failure and failure.run == failures.this_run() else None
 
 
-def note(run: "Run", job: Any, said: str) -> Failure | None:
+def note(run: Any, job: Any, said: str) -> Failure | None:
     """The failure of a job; if it has left none, note what its executor has said of it."""
     if found := of_job(run, job):
         return found

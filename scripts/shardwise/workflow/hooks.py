@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from snakemake.path_modifier import PathModifier
 from snakemake.settings.types import DeploymentMethod
@@ -29,9 +29,6 @@ from shardwise.host import SCRIPTS
 from shardwise.processes import environment
 from shardwise.records import failures
 from shardwise.workflow import earlier_runs, grid_engine_executor, names, recipe, slurm_executor
-
-if TYPE_CHECKING:
-    from shardwise.workflow.run import Run
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -91,7 +88,7 @@ def hasten() -> None:
         module.get_function_params = known
 
 
-def before_jobs(workflow: Any, run: "Run") -> None:
+def before_jobs(workflow: Any, run: Any) -> None:
     """Check and set up what a run needs just before its first job; exit if it may not begin.
 
     A dry run only learns if a name would mislead the scheduler. It has another executor, but its
@@ -111,8 +108,7 @@ def before_jobs(workflow: Any, run: "Run") -> None:
         small.mark(run.results)
         earlier_runs.lock_results(run.results)
         failures.forget_devices(run.results)
-        rules = list(workflow.rules)  # if several jobs are wrong, the first is named
-        needed = sorted(workflow.dag.needrun_jobs(), key=lambda job: rules.index(job.rule))
+        needed = list(workflow.dag.needrun_jobs())
         # It has made these jobs run; now it must be older than their outputs, else they fail.
         os.utime(run.anew[0], (0, 0))
         if any(str(run.results.plan) in map(str, job.output) for job in needed):

@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, short
@@ -20,20 +21,18 @@ _ODD = re.compile(r"""["'$`\\]|%[0-9]*[A-Za-z%]|^-""")
 
 def refuse_odd(workflow: Any, config: Mapping[str, Any], results: Results) -> None:
     """Raise InputError if a name of this run could not be submitted as it is."""
-    values = ((key, v if isinstance(v, list) else [v]) for key, v in config.items())
-    for what, names in (
-        ("the working directory", [os.getcwd()]),
-        ("the Snakefile", [str(workflow.main_snakefile)]),
-        ("the config file", map(str, workflow.overwrite_configfiles)),
-        ("results", [str(results.root)]),
-        *((key, (text for text in texts if isinstance(text, str))) for key, texts in values),
-    ):
-        for name in names:
-            if odd := find_odd(name):
+    places = {
+        "the working directory": os.getcwd(), "the Snakefile": workflow.main_snakefile,
+        "the config file": workflow.overwrite_configfiles, **config, "results": results.root,
+    }  # fmt: skip
+    for what, value in places.items():
+        for name in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(name, (str, Path)) and (odd := find_odd(str(name))):
                 raise InputError(
-                    f"{what} {short(name)} holds {odd!r}, but schedulers pass names to a shell: "
-                    "no name may begin with a dash, or hold a quote, $, `, \\, % before a letter, "
-                    "or a character that cannot be printed; rename it, or run with profiles/local"
+                    f"{what} {short(str(name))} holds {odd!r}, but schedulers pass names to a "
+                    "shell: no name may begin with a dash, or hold a quote, $, `, \\, % before a "
+                    "letter, or a character that cannot be printed; rename it, or run with "
+                    "profiles/local"
                 )
     if shlex.quote(sys.executable) != sys.executable:
         raise InputError(

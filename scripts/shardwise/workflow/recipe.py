@@ -21,9 +21,6 @@ from shardwise.plan import plan
 from shardwise.work import grid_engine, slurm
 from shardwise.work.array import Request
 
-RULE = "multiply"
-"""The rule whose resources an array task asks for."""
-
 SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 """Our names of the schedulers, by the executor of the profile."""
 

@@ -104,7 +104,7 @@ class Run:
         )
         self.name_of = self._workflow.modifier.modify_rulename
         self.stages = {self.name_of(stage): stage for stage in STAGES}
-        stage = {"jobs": None, "array": recipe.RULE}.get(self.dispatch, self.dispatch)
+        stage = {"jobs": None, "array": "multiply"}.get(self.dispatch, self.dispatch)
         self.rule_for_all: str | None = stage and self.name_of(stage)
 
     def _set_files(self) -> None:
