@@ -10,7 +10,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 from shardwise.errors import ShardwiseError, Terminated, explain, shown, terminate
 from shardwise.files.paths import Results
@@ -38,18 +38,10 @@ def run(
     begin_ranks: Callable[[Namespace], Any] | None = None,
     quiet: bool = False,
 ) -> None:
-    """Run a stage and end the process with its exit code.
+    """Run a stage and end the process with its exit code, which ``work`` may return.
 
-    Parameters
-    ----------
-    work
-        The stage; it raises :class:`ShardwiseError` if the user has to act. It may return an exit
-        code, if what it found is not a failure of its own.
-    begin_ranks
-        For a stage of several ranks: returns mpi4py's ``MPI``, once this process is a rank. Rank 0
-        then logs for all, and a rank that fails alone ends all.
-    quiet
-        Do not log how to repeat this by hand.
+    For a stage of several ranks, ``begin_ranks`` returns mpi4py's ``MPI`` once this process is a
+    rank: a rank that fails alone ends all. ``quiet``: do not log how to repeat this by hand.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Shown("%(asctime)s %(levelname)s %(message)s"))
@@ -57,7 +49,7 @@ def run(
     signal.signal(signal.SIGTERM, terminate)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, terminate)
-    mpi, ended = None, False
+    code, mpi = 0, None
     try:
         mpi = begin_ranks(options) if begin_ranks else None
         if not quiet and _speaks(mpi):
@@ -66,27 +58,11 @@ def run(
             log.info("by hand: cd %s && %s", shlex.quote(here), typed)
         with _at_work(options):
             code = work(options) or 0
-    except ShardwiseError as error:
-        code = _refuse(error, mpi)
     except BaseException as error:
-        code, _ = explain(error)
-        ended = isinstance(error, (Terminated, KeyboardInterrupt))
-        if mpi or ended:
-            from shardwise.files.commit import abandon  # here: doctor starts without NumPy
-
-            # Remove unfinished files: an abort does not wait for a thread that may be writing, and
-            # a signal may come just before Python notes that a file has to be removed.
-            abandon()
-        if mpi:
-            _abort(mpi.COMM_WORLD, code)
-    # All is cleaned up. If a thread was about to start when the signal came, no pool knows to end
-    # it, and Python would wait for it forever. On a GPU, Python would take a tenth of a second to
-    # free memory that the driver frees at once.
-    if ended or ("cupy" in sys.modules and not mpi):
-        logging.shutdown()
-        if sys.stdout:  # else it is closed
-            sys.stdout.flush()
-        os._exit(code)
+        code = _end(error, mpi)
+    if "cupy" in sys.modules and not mpi:
+        # Python would take a tenth of a second to free memory that the driver frees at once.
+        _leave(code)
     sys.exit(code)
 
 
@@ -95,20 +71,41 @@ def _speaks(mpi: Any) -> bool:
     return mpi is None or mpi.COMM_WORLD.rank == 0
 
 
-def _refuse(error: ShardwiseError, mpi: Any) -> int:
-    """Say what the user has to do, once for all ranks, and give the exit code."""
-    if _speaks(mpi):
-        log.error("%s", error)
-    if mpi is not None:
+def _end(error: BaseException, mpi: Any) -> int:
+    """Say why the stage ends, once for all ranks; clean up, and give the exit code."""
+    if mpi and isinstance(error, ShardwiseError):
         # srun ends the other ranks when the first has ended, but they must return this code, too.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if _all_arrive(mpi.COMM_WORLD):
+            if _speaks(mpi):
+                explain(error)
             mpi.Finalize()  # a regular end: after an abort srun would return 137, whatever the code
-        else:
-            if not _speaks(mpi):
-                log.error("rank %d: %s", mpi.COMM_WORLD.rank, error)
-            _abort(mpi.COMM_WORLD, error.exit_code)
-    return error.exit_code
+            return error.exit_code
+    code, _ = explain(error)
+    ended = isinstance(error, (Terminated, KeyboardInterrupt))
+    if mpi or ended:
+        from shardwise.files.commit import abandon  # here: doctor starts without NumPy
+
+        # Remove unfinished files: an abort does not wait for a thread that may be writing, and a
+        # signal may come just before Python notes that a file has to be removed.
+        abandon()
+    if mpi:
+        # MPICH's launcher drops output that it still holds when a rank aborts: often the reason.
+        time.sleep(_LAST_WORDS_SECONDS)
+        mpi.COMM_WORLD.Abort(code)
+    if ended:
+        # All is cleaned up. If a thread was about to start when the signal came, no pool knows to
+        # end it, and Python would wait for it forever.
+        _leave(code)
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process without waiting for Python to take itself apart."""
+    logging.shutdown()
+    if sys.stdout:  # else it is closed
+        sys.stdout.flush()
+    os._exit(code)
 
 
 def _all_arrive(comm: Any) -> bool:
@@ -119,15 +116,6 @@ def _all_arrive(comm: Any) -> bool:
             return False
         time.sleep(0.01)
     return True
-
-
-def _abort(comm: Any, code: int) -> None:
-    """End all ranks, after the launcher has had time to pass on what this rank has written.
-
-    MPICH's launcher drops output that it still holds when a rank aborts: often the reason.
-    """
-    time.sleep(_LAST_WORDS_SECONDS)
-    comm.Abort(code)
 
 
 def _at_work(options: Namespace) -> AbstractContextManager[None]:

@@ -126,10 +126,7 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
     profile = _profile(options.profile)  # which the dry run has read
     executor = (yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}).get("executor")
     if executor not in _JOBS:
-        raise InputError(
-            f"--job: {profile} names no scheduler that could run the job; executor must be one of "
-            f"{', '.join(_JOBS)}"
-        )
+        raise InputError(f"--job: {profile}: executor must be one of {', '.join(_JOBS)}")
     submits, cancels = _JOBS[executor]
     words = [*submits.split(), *options.job]
     if shutil.which(words[0]) is None:
@@ -152,9 +149,7 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
 RUNS: dict[str, Callable[[list[str]], int]] = {"init": init, "run": run, "submit": submit}
 
 
-def _snakemake(
-    command: Callable[..., Any], words: list[str]
-) -> tuple[list[str], argparse.Namespace]:
+def _snakemake(command: Callable[..., Any], words: list[str]) -> tuple[list[str], Any]:
     """Print and return the line that `run` or `submit` starts, and our options in ``words``."""
     parser = argparse.ArgumentParser(
         f"shardwise {command.__name__}", description=command.__doc__, allow_abbrev=False,
@@ -162,24 +157,15 @@ def _snakemake(
         epilog="Useful options of snakemake: -n for a dry run, --configfile mine.yaml, "
         "--config results=results/mine, --quiet host for all its messages.",
     )  # fmt: skip
-    parser.add_argument(
-        "--profile", help="a folder, or its name in profiles/; default: the only one in profiles/"
-    )
+    where = "a folder, or its name in profiles/; default: the only one in profiles/"
+    parser.add_argument("--profile", help=where)
     if command is submit:
-        parser.add_argument(
-            "--job", metavar="WORDS", type=shlex.split,
-            help="make a dry run, then run Snakemake itself as a job of the scheduler, which "
-            "submits the others; WORDS are its options of sbatch or qsub: --job='--time=7-0 "
-            "--mem=8G'",
-        )  # fmt: skip
+        job = "options of sbatch or qsub for a job that runs Snakemake: --job='--time=7-0 --mem=8G'"
+        parser.add_argument("--job", metavar="WORDS", type=shlex.split, help=job)
     options, others = parser.parse_known_args(words)
-    if not (
-        Path("config.yaml").is_file()
-        or any(word.split("=")[0] in ("--configfile", "--configfiles") for word in others)
-    ):
+    if not Path("config.yaml").is_file() and "--configfile" not in " ".join(others):
         raise InputError(
-            f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name yours with "
-            "--configfile"
+            f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name --configfile"
         )
     program = sys.argv[0]
     if Path(program).name == "shardwise":  # else it was started by python -m

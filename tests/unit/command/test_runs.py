@@ -49,7 +49,7 @@ def test_what_keeps_a_job_from_being_submitted_is_told(here: Path, capfd) -> Non
 def test_a_folder_has_one_submitted_run_at_a_time() -> None:
     """A second one is refused while the first works; so is a job if there is no scheduler."""
     runs.init([])
-    assert "no scheduler" in refusal(runs.submit, ["--job="])
+    assert "executor must be one of slurm" in refusal(runs.submit, ["--job="])
     with runs.take_log(), pytest.raises(TryAgain, match="still at work"):
         runs.submit([])
     runs.take_log().close()
