@@ -21,7 +21,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "whole": {"shards": 48, "slow": 2},
     "bad night": {"shards": 40, "failed": 3, "running": 4, "waiting": 5, "damaged": 1,
                   "suspect": 1},
-    "on a CPU": {"shards": 8, "devices": 0, "nodes": 1},
 }  # fmt: skip
 
 

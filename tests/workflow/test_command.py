@@ -82,7 +82,6 @@ EARLY = "\nshardwise: interrupted before any job began\n"
     ("moment", "words"),
     [
         ("imported", EARLY),
-        ("tried", EARLY),
         ("computed", "\nshardwise: interrupted: 0 of 1 shards done\nTo run just what is missing, "
          "then the sum:\n  cd {} && shardwise run --cores 1\n"),
     ],

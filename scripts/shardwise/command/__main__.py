@@ -11,8 +11,6 @@ from shardwise.host import SCRIPTS, begin_in_utf8
 def main(script: str | None = None) -> None:
     """Start the command of the first word, or an entry script; an error ends with its exit code."""
     begin_in_utf8()
-    if sys.stdout:  # else it is closed
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # for any names
     try:
         if script:
             _stage(script, None)

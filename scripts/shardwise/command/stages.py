@@ -182,17 +182,11 @@ def watch(options: Namespace) -> int:
     from shardwise.observe.observer import Observer
 
     named = options.configfile, options.results
-    try:
-        if options.once:
-            seen = Observer(config.existing_folder(*named)).look()
-            watch.show(seen, options.json)
-            return seen.code
-        return watch.follow(Observer(config.folder_of_run(*named)), options.json, options.interval)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader has seen enough; Python would complain at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    if options.once:
+        seen = Observer(config.existing_folder(*named)).look()
+        watch.show(seen, options.json)
+        return seen.code
+    return watch.follow(Observer(config.folder_of_run(*named)), options.json, options.interval)
 
 
 def verify(options: Namespace) -> int:

@@ -1,7 +1,6 @@
 """The metrics of a run agree with its receipts, are in Prometheus' format, and are served."""
 
 import math
-import re
 import statistics
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shardwise.observe import metrics
 from shardwise.observe.status import Device, Status
 
-from tests import factories, pretend
+from tests import pretend
 
 
 def total(seen: Status, name: str, **labels: str) -> float:
@@ -66,13 +65,3 @@ def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
     found = [(one.name, *one.labels.values()) for family in families for one in family.samples]
     assert len(set(found)) == len(found)
     assert {name for name, *_ in found if not name.startswith("shardwise_")} == set()
-
-
-def test_every_metric_is_explained(tmp_path):
-    """The page on monitoring names each metric."""
-    made = pretend.run(tmp_path, shards=8, running=1, failed=1, suspect=1)
-    seen = made.look()
-    names = re.findall(r"# TYPE (\w+)", metrics.text(seen))
-    assert len(names) == 9
-    page = (factories.ROOT / "docs" / "monitoring.md").read_text()
-    assert [name for name in names if f"`{name}" not in page] == []

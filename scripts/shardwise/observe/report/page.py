@@ -94,12 +94,10 @@ def _files(seen: Status) -> tuple[Rows, str]:
 
 
 def _failed(seen: Status) -> Rows:
-    """Shards and stages without a result, the most frequent reason first."""
-    causes = Counter(why.reason for _, why in seen.failed)
-    found = sorted(seen.failed, key=lambda pair: -causes[pair[1].reason])
+    """Shards and stages without a result, the latest failure first."""
     return [
         [*map(plain, (name, why.reason, why.device or "", why.host, why.attempt)), link(why.log)]
-        for name, why in found
+        for name, why in seen.failed
     ]
 
 
