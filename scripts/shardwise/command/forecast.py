@@ -15,7 +15,7 @@ from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
 from shardwise.records import receipts
 from shardwise.records.quote import Quote, quote
-from shardwise.records.receipts import CopyReceipt, ProductReceipt, Receipt, StackReceipt
+from shardwise.records.receipts import CopyReceipt, ProductReceipt
 from shardwise.records.store import Store, amounts
 from shardwise.units import count, human_bytes, seconds
 
@@ -30,8 +30,7 @@ class Trial:
 
     ends: float  # of a run: before its first job and after its last
     start: float  # of a job
-    work: list[float]  # of each shard
-    copy: float
+    work: list[float]  # of each shard, with its copy
     reduce: float
     last: int  # how many jobs end the run, with a start each
     device: str  # which computed the shards
@@ -79,20 +78,15 @@ def describe(plan: Plan, settings: Settings, own: Quote, free: int) -> Iterator[
 def forecast(
     trial: Trial, own: Quote, settings: Settings, devices: int
 ) -> tuple[float, float, float, float]:
-    """Seconds of the whole run: likely, at least, at most; then device seconds in all.
-
-    A run's time is the sum of both ends, the starts, copies and work of the busiest device, the
-    last jobs, and the reduce.
-    """
-    shards, jobs = len(own.shards), settings.dispatch == "jobs"
-    starts = shards if jobs else min(shards, devices)  # of jobs, or of workers
+    """Seconds of the whole run: likely, at least, at most; then device seconds in all."""
+    shards = len(own.shards)
+    jobs = shards + len(own.copies) if settings.dispatch == "jobs" else min(shards, devices)
     share = -(-shards // devices) / max(1, shards)
-    copying = own.written["copies"] * trial.copy + jobs * len(own.copies) * trial.start
     summing = own.read["for the sum"] * trial.reduce / settings.reduce["ranks"]
-    fixed = trial.ends + trial.last * trial.start + summing + share * copying
+    fixed = trial.ends + trial.last * trial.start + summing
 
     def busy(rate: float) -> float:
-        return starts * trial.start + own.work * rate
+        return jobs * trial.start + own.work * rate
 
     rates = mean(trial.work), min(trial.work), max(trial.work)
     likely, least, most = (fixed + share * busy(rate) for rate in rates)
@@ -121,30 +115,22 @@ def try_shards(plan: Plan, settings: Settings, own: Quote, profile: str) -> Tria
 
 def _measure(plan: Plan, shards: list[str], began: float, ended: float) -> Trial:
     """Times of a trial from its receipts."""
-
-    def took(receipt: Receipt) -> float:
-        return receipt.finished - receipt.started
-
-    results, rows, stack = plan.results, [plan.shards[s] for s in shards], plan.synthetic_receipt
+    results, rows = plan.results, [plan.shards[shard] for shard in shards]
     made = [receipts.read(results.receipt(row.name), ProductReceipt) for row in rows]
     if any(receipt.adopted for receipt in made):
-        raise InputError(
-            "--trial: earlier products were kept, so it measured nothing; start the run"
-        )
+        raise InputError("--trial: earlier products were kept: nothing was measured; start the run")
     copied = rows if plan.settings.materialize else []
     copies = [receipts.read(results.shard_receipt(r.input_name), CopyReceipt) for r in copied]
-    copies = [copy for copy in copies if copy.started >= began]
-    first = [receipts.read(stack, StackReceipt)] if stack else []
-    jobs = [*(own for own in first if own.started >= began), *copies, *made]
+    jobs = [*(copy for copy in copies if copy.started >= began), *made]
     begins, ends = sorted(job.started for job in jobs), sorted(job.finished for job in jobs)
     start = max(0.0, median(map(sub, begins[1:], ends)))
+    spent = {s: sum(job.finished - job.started for job in jobs if job.shard == s) for s in shards}
     checked = time.perf_counter()
     receipts.check_elements(results.product(rows[0].name), made[0].file)
     return Trial(
         ends=max(0.0, begins[0] - began - start) + ended - ends[-1],
         start=start,
-        work=[took(own) / sum(amounts(plan, [own.shard])) for own in made],
-        copy=mean([took(own) / own.file.bytes for own in copies] or [0.0]),
+        work=[spent[shard] / sum(amounts(plan, [shard])) for shard in shards],
         reduce=(time.perf_counter() - checked) / made[0].file.bytes,
         last=1 if made[0].job else _LAST_JOBS,  # under a scheduler only the reduce is a job
         device=made[0].device.name,

@@ -76,24 +76,23 @@ def follow(line: list[str]) -> None:
     Snakemake has its own session, so any Ctrl-C reaches it only from here. Raises the
     ShardwiseError of its exit code, with its last words.
     """
-    lines, ended = deque[str](maxlen=_MOST_LINES), None
+    lines = deque[str](maxlen=_MOST_LINES)
     with begin(
         line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
     ) as child:
-        assert child.stdout is not None
-        while True:
-            try:
-                for text in child.stdout:
-                    lines.append(text)
-                    tell(text.rstrip("\n"))
-                break
-            except BaseException as error:  # a Ctrl-C: the run stops its jobs, and says so
-                if ended is None or isinstance(error, KeyboardInterrupt):
-                    with suppress(ProcessLookupError):  # it has just ended
-                        os.killpg(child.pid, signal.SIGINT)  # and its jobs here, as a terminal does
-                ended = ended or error
-    if ended is not None:
-        raise ended
+
+        def show() -> None:
+            for text in child.stdout or ():
+                lines.append(text)
+                tell(text.rstrip("\n"))
+
+        try:
+            show()
+        except KeyboardInterrupt:  # the run stops its jobs, and says so
+            with suppress(ProcessLookupError):  # it has just ended
+                os.killpg(child.pid, signal.SIGINT)  # and its jobs here, as a terminal does
+            show()
+            raise
     if code := child.returncode:
         words = f"Snakemake {contain.words(code)}" if code < 0 else f"Snakemake ended with {code}"
         raise of_code(code, _last_words("".join(lines)) or words)

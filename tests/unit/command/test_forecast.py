@@ -46,19 +46,18 @@ def test_a_quote_names_what_is_left(tmp_path):
     assert [line.split(maxsplit=1)[1] for line in lines()[:3]] == LATER
 
 
-TRIAL = Trial(ends=10.0, start=2.0, work=[0.5, 1.5], copy=0.25, reduce=0.1, last=3, device="CPU")
+TRIAL = Trial(ends=10.0, start=2.0, work=[0.5, 1.5], reduce=0.1, last=3, device="CPU")
 
 
 @pytest.mark.parametrize(("shards", "copies", "dispatch", "devices", "likely", "device"), [
     (6, 0, "jobs", 4, 10 + 2 * (2 + 10) + 3 * 2 + 5, 6 * 2 + 60),
-    (6, 6, "jobs", 3, 10 + 2 * (2 + 10) + 2 * (2 + 2) + 3 * 2 + 5, 6 * 2 + 60),
-    (6, 6, "array", 3, 10 + 2 + 2 * 10 + 2 * 2 + 3 * 2 + 5, 3 * 2 + 60),
+    (6, 6, "jobs", 3, 10 + 2 * (2 + 2 + 10) + 3 * 2 + 5, 12 * 2 + 60),
+    (6, 6, "array", 3, 10 + 2 + 2 * 10 + 3 * 2 + 5, 3 * 2 + 60),
 ])  # fmt: skip
 def test_a_prediction_is_a_sum(shards, copies, dispatch, devices, likely, device):
     """Begin and end of the run, the busiest device's starts and work, the last jobs, the reduce."""
     ids = [f"{number:05}" for number in range(shards)]
-    sizes = {"for the sum": 100}, {"copies": 8 * copies}
-    own = Quote(ids, ids[:copies], 10 * shards, *sizes, "")
+    own = Quote(ids, ids[:copies], 10 * shards, {"for the sum": 100}, {}, "")
     settings = factories.settings(dispatch=dispatch)
     found = quotes.forecast(TRIAL, own, settings, devices)
     half = -(-shards // devices) * 10 / 2  # what the faster rate saves, and the slower one costs
