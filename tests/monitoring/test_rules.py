@@ -34,9 +34,9 @@ def state(name: str, values: str) -> dict[str, str]:
 NOW = series("shardwise_last_look_timestamp_seconds", "0+60x60")
 LONG_AGO = series("shardwise_last_look_timestamp_seconds", "0x60")
 MEDIAN, QUICK = (series("shardwise_median_shard_duration_seconds", f"{s}x60") for s in (100, 1))
-YOUNG, OLD, TOO_OLD, ANCIENT = (
+YOUNG, OLD, TOO_OLD = (
     series("shardwise_oldest_running_shard_seconds", f"{seconds}x60", f'{RUN}, shard="7"')
-    for seconds in (50, 299, 301, 9000)
+    for seconds in (50, 299, 301)
 )
 WELL, STOPPED = (
     series("shardwise_stage_failed", f"{value}x60", f'{RUN}, stage="reduce"') for value in (0, 1)
@@ -50,7 +50,7 @@ FIRES = {
 
 SILENT = {
     "ShardwiseShardSlow": [
-        [NOW, MEDIAN, OLD], [NOW, QUICK, YOUNG], [NOW, ANCIENT], [LONG_AGO, MEDIAN, TOO_OLD],
+        [NOW, MEDIAN, OLD], [NOW, QUICK, YOUNG], [LONG_AGO, MEDIAN, TOO_OLD],
     ],
     "ShardwiseShardsFailed": [[state("failed", "0x60"), state("damaged", "0x60")]],
     "ShardwiseStageFailed": [[WELL]],

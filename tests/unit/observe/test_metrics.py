@@ -50,7 +50,6 @@ def test_shards_are_counted_by_state_and_devices_by_what_they_do(tmp_path):
     assert total(seen, "oldest_running_shard_seconds", shard=oldest) == 5
     (uuid,), name = seen.suspects, "device_suspect"
     assert total(seen, name, device=uuid) == total(seen, name) == 1
-    assert total(replace(seen, shards={}), name, device=uuid) == 1
 
 
 def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):

@@ -71,13 +71,11 @@ STATES_BY_FILES = [
     ([partial(fail, name="copy-{0.input_name}")], FAILED, "last"),
     ([partial(fail, name="{0.shard}-" + "0" * 12)], WAITING, ""),  # of another config
     *(([partial(begin, text=text)], WAITING, "") for text in
-      ("\n", "x", "1\t2", "x\tn\t1\t\t\t", f"{NOW}\tn\tx\t\t\t", "9" * 5000, "nan\tn\t1\t\t\t",
-       "-inf\tn\t1\t\t\t", "inf\tn\t1\t\t\t", " " * (1 << 21))),
+      ("\n", "x\tn\t1\t\t\t", f"{NOW}\tn\tx\t\t\t", "nan\tn\t1\t\t\t", " " * (1 << 21))),
     *(([receipt, partial(harmed, how=how)], DAMAGED, words) for how, words in (
         (lambda r: r.write_bytes(r.read_bytes()[:-40]), "has changed since"),
         (factories.pipe, "is not a file"),
         (lambda r: r.with_suffix(".npy").write_bytes(b"short"), "has 5 bytes"),
-        (lambda r: os.truncate(r, 1 << 26), "too many for this file"),
         (lambda r: factories.rewritten(r, key="0" * 12), "but the plan says"))),
 ]  # fmt: skip
 
@@ -123,13 +121,11 @@ def test_nothing_runs_where_no_run_lives(tmp_path):
 @pytest.mark.parametrize(("harm", "kind"), [
     (lambda r, key: r.statistic("sum").unlink(), "damaged"),
     (lambda r, key: r.statistic("sum").write_bytes(b"x"), "damaged"),
-    (lambda r, key: factories.rewritten(r.summary, files={"sum": []}), "damaged"),
     (lambda r, key: factories.rewritten(r.summary, files={
         "../sum": json.loads(r.summary.read_bytes())["files"]["sum"]}), "damaged"),
     (lambda r, key: factories.rewritten(r.summary, plan="0" * 16), "damaged"),
     (lambda r, key: r.summary.write_bytes(b"{}"), "damaged"),
     (lambda r, key: r.summary.unlink(), "unfinished"),
-    (lambda r, key: r.summed(key).unlink(), "unfinished"),
     (lambda r, key: r.summed(key).rename(r.summed("0" * 12)), "unfinished"),
 ])  # fmt: skip
 def test_a_sum_that_is_not_of_this_plan_proves_nothing(tmp_path, harm, kind):
