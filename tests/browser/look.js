@@ -33,11 +33,6 @@
     if (parseFloat(style.fontSize) < 11) small.push(words(element));
     if (contrast(over(own, behind), behind) < 4.495) faint.push(words(element));
   }
-  for (const mark of document.querySelectorAll(".legend i")) {
-    const style = getComputedStyle(mark), behind = ground(mark.parentElement);
-    const paint = parseFloat(style.borderTopWidth) ? style.borderTopColor : style.backgroundColor;
-    if (contrast(over(parse(paint), behind), behind) < 2.995) faint.push(mark.className);
-  }
 
   // What lies beyond the window's edge, or a table's.
   const place = element => {
@@ -50,7 +45,6 @@
   return {
     texts: elements.size, small, faint,
     beyond: beyond.slice(0, 5).map(words),
-    cut: all(".scroll").filter(box => box.scrollWidth > box.clientWidth + 1).map(words),
     ground: ground(document.body),
     verdict: document.querySelector("#verdict").textContent,
     drawings: all("figure img.heat[alt]").map(place),
