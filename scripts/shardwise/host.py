@@ -36,16 +36,6 @@ def install(cuda: int | None = None) -> str:
     return f'pip install "path/to/shardwise{f"[cuda{cuda}]" if cuda else ""}"'
 
 
-def begin_in_utf8() -> None:
-    """Restart this process in UTF-8, the encoding of configs, if the locale has another one.
-
-    Otherwise a name from a config could not be printed, or would name another file.
-    """
-    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.environ["PYTHONUTF8"] = "1"  # for its child processes, too
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
 def announce(root: Path = PROJECT) -> None:
     """Tell the jobs of this run which commit they run; an empty text if it is unknown."""
     os.environ[VARIABLE] = commit(root) or ""

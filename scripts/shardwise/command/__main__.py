@@ -5,12 +5,11 @@ import os
 import sys
 
 from shardwise.errors import FAULT, InputError, ShardwiseError, tell, verdict
-from shardwise.host import SCRIPTS, begin_in_utf8
+from shardwise.host import SCRIPTS
 
 
 def main(script: str | None = None) -> None:
     """Start the command of the first word, or an entry script; an error ends with its exit code."""
-    begin_in_utf8()
     try:
         if script:
             _stage(script, None)

@@ -20,7 +20,6 @@ from typing import Any
 from shardwise.devices import grants
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
-from shardwise.host import begin_in_utf8
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import unchecked
@@ -54,7 +53,6 @@ class Run:
         self.config = dict(config)
         self._workflow, main = workflow, workflow.is_main_process
         if main:
-            begin_in_utf8()
             hooks.show_less(workflow)
         hooks.hasten()
         said = unchecked(config)
