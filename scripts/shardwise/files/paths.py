@@ -15,13 +15,7 @@ CACHE = Path(".snakemake") / "shardwise"
 
 def for_bash(path: Path) -> str:
     """A path quoted as one word for bash; no program takes it for an option."""
-    text = f"./{path}" if str(path).startswith("-") else str(path)
-    if text.isprintable():
-        return shlex.quote(text)
-    # Bash reads $'\x09' as a tab. A raw one would be replaced when the command is printed.
-    plain = set(range(32, 127)) - set(b"\\'")
-    escaped = (chr(b) if b in plain else rf"\x{b:02x}" for b in os.fsencode(text))
-    return f"$'{''.join(escaped)}'"
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 # Up to this many shards have their files side by side, under ids of five digits. With more shards,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, unread, writing
-from shardwise.files.paths import Results, folders, for_bash
+from shardwise.files.paths import Results, for_bash
 
 MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
 _DIGEST = b',\n "digest": "'
@@ -113,15 +113,13 @@ def refuse_links(results: Results) -> None:
 
     Large files are written under a new name and renamed; a rename replaces a link in its way.
     """
-    logs = results.running.parent
-    tops = [results.shards, results.products]
-    paths = [logs]
-    with suppress(OSError):  # not there yet
-        tops += logs.iterdir()
-    paths += [entry for top in tops for entry in (top, *folders(top))]
-    for path in (*paths, results.runs):
+    for path in (results.shards, results.products, results.running.parent, results.runs):
         if path.is_symlink():
-            raise _leads_out(path)
+            raise InputError(
+                f"{path} is a link: files that a run writes there would land outside the results "
+                "folder. Remove the link; to keep results on another disk, name a folder there as "
+                "`results`, or make the results folder itself a link"
+            )
 
 
 def mark(results: Results) -> None:
@@ -155,14 +153,11 @@ def refuse_unmarked(results: Results) -> None:
 
 
 def append_line(path: Path, line: str, sync: bool = True) -> int:
-    """Add a line to a file of the results folder, and return how many it has; refuse a link.
+    """Add a line to a file of the results folder, and return how many it has.
 
     If a full disk cut off the last line, that is ended first: else it would swallow the new line.
     With ``sync`` the line is on the disk at return.
     """
-    if path.is_symlink():
-        raise _leads_out(path)
-
     with writing(path), open(path, "a+b") as file:
         file.seek(0)
         before = file.read()
@@ -173,11 +168,3 @@ def append_line(path: Path, line: str, sync: bool = True) -> int:
             file.flush()
             os.fsync(file.fileno())
     return (before + raw).count(b"\n")
-
-
-def _leads_out(path: Path) -> InputError:
-    return InputError(
-        f"{path} is a link: files that a run writes there would land outside the results folder. "
-        "Remove the link; to keep results on another disk, name a folder there as `results`, or "
-        "make the results folder itself a link"
-    )

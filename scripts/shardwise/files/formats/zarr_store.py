@@ -5,7 +5,6 @@ import math
 import operator
 import os
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from shardwise.files.lookup import refuse_closed
 from shardwise.files.npy import Header, checked_descr
 
 _NO_CHUNKS = (*names.ZARR_METADATA, ".zattrs")
-_LISTED: OrderedDict[str, dict[str, remote.Status]] = OrderedDict()
+_LISTED: dict[str, dict[str, remote.Status]] = {}
 """The objects of each array in an object store, by the array's URL, as `_list` last found them."""
 _MOST_LISTED = 64
 
@@ -126,9 +125,9 @@ def status_of_objects(url: str) -> remote.Status:
 
 
 def _list(url: str) -> dict[str, remote.Status]:
+    if len(_LISTED) >= _MOST_LISTED:
+        _LISTED.clear()
     listed = _LISTED[url] = remote.below(os.path.dirname(url))
-    if len(_LISTED) > _MOST_LISTED:
-        _LISTED.popitem(last=False)
     return listed
 
 
