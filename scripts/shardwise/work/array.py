@@ -31,10 +31,7 @@ from shardwise.work.slurm import Slurm
 log = logging.getLogger(__name__)
 
 SITES = {"slurm": Slurm(), "uge": GridEngine()}
-"""The supported schedulers, by name."""
-
-MOST_TASKS = 1000
-"""Default maximum of an array's tasks: each costs the scheduler work, and a start of Python."""
+MOST_TASKS = 1000  # of an array, by default: each costs the scheduler work, and a start of Python
 
 _LOOK_SECONDS = 0.5
 _ASK_SECONDS = 15.0

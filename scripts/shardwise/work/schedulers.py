@@ -11,8 +11,7 @@ from shardwise.files.paths import Results
 from shardwise.files.small import append_line
 from shardwise.processes.environment import without_stray
 
-JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
-"""What the name of a job may look like: it becomes a word of a command."""
+JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # it becomes a word of a command
 
 UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
 """How long a host is silent before its jobs are lost; after qmaster restarts, all are for 30 s."""
