@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -91,9 +91,7 @@ class Run:
 
     def _set_words(self, said: Mapping[str, Any]) -> None:
         """Take what the rules need of the config, and the names of the rules."""
-        self.reduce, self.dispatch, self.workers = (
-            said[key] for key in ("reduce", "dispatch", "workers")
-        )
+        self.reduce, self.dispatch, self.workers = said["reduce"], said["dispatch"], said["workers"]
         counts = {key: said[key] for key in ("array_tasks", "array_limit")}
         numbers = {key: count for key, count in counts.items() if isinstance(count, int)}
         self._array_tasks = numbers.get("array_tasks", MOST_TASKS)
@@ -166,31 +164,28 @@ class Run:
 
         planner.write(replace(self.plan, results=Results.of_plan(Path(self.planned))))
 
-    # Inputs, as functions of the wildcards.
-
-    def _is_to_make(self, shard: str, missing: Collection[str]) -> bool:
-        """Whether a shard's file is to be made; a job makes its own, and needs its input."""
-        return self.missing is None or shard in missing or self.forces
+    # Inputs, as functions of the wildcards. In a job all shards are to be made: it needs its input.
 
     @functools.cached_property
-    def _lost(self) -> set[str]:
-        return set(self.missing or ())
+    def _to_multiply(self) -> set[str]:
+        return set(self.to_compute)
 
     @functools.cached_property
-    def _uncopied(self) -> set[str]:
-        return set() if self.missing is None else set(self.store.missing_copies())
+    def _to_copy(self) -> set[str]:
+        known = self.missing is not None and not self.forces
+        return set(self.store.missing_copies() if known else self.plan.shards)
 
     def input_files(self, wildcards: Any) -> list[str]:
         """Input of the job that copies a shard's matrices."""
-        return self.files_for_all if self._is_to_make(wildcards.shard, self._uncopied) else []
+        return self.files_for_all if wildcards.shard in self._to_copy else []
 
     def factor_files(self, wildcards: Any) -> list[str]:
         """Input of the job that computes a shard's products: its copy, or what all shards need."""
-        if not self._is_to_make(wildcards.shard, self._lost):
+        if wildcards.shard not in self._to_multiply:
             return []
         if not self.plan.settings.materialize:
             return self.files_for_all
-        if not self._is_to_make(wildcards.shard, self._uncopied):
+        if wildcards.shard not in self._to_copy:
             return self.plan_mark
         name = self.plan.shards[wildcards.shard].input_name
         return [_lacking(f"{self.results.shards}/{place(name)}")]
