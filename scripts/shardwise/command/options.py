@@ -51,7 +51,7 @@ def seconds(text: str) -> float:
 _RESULTS = "results folder; default: that of the config"
 _CONFIG = "config files over config.yaml; later ones override earlier ones"
 _OUT = "folder to write; it must not exist yet, or hold an earlier merge, which is replaced"
-_WAIT = "seconds to wait while no GPU changes hands, before the task ends with exit code 75"
+_WAIT = "seconds to wait for a GPU; default: five minutes in a job, an hour elsewhere"
 
 OPTIONS: dict[str, dict[str, Any]] = {
     # Which results, or which part of them.
@@ -78,24 +78,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # Who computes, and with what.
     "--devices": {
         "type": natural,
-        "help": "at most this many GPUs of this machine; default, also with 0: all that the "
-        "scheduler or CUDA_VISIBLE_DEVICES names, else all. For plan --trial: the devices that the "
-        "run will have; default: 1",
+        "help": "GPUs of this machine to use at most, 0: all that were granted; for plan --trial: "
+        "the devices that the run will have",
     },
     "--mem-mb": {
         "dest": "memory", "type": mebibytes, "metavar": "MIB",
-        "help": "host memory for all processes of a machine together; with less than the plan "
-        "says, batches on NumPy are smaller; default, and with 0: what the plan says",
+        "help": "host memory for all processes of a machine; default, and with 0: as the plan says",
     },
-    "--device-wait": {
-        "type": seconds,
-        "help": f"{_WAIT}; default: five minutes in a job of a scheduler, an hour elsewhere",
-    },
-    "--run-time": {
-        "type": seconds,
-        "help": "run time that the job asked for: shards that do not fit into it are left to the "
-        "next job; default: what the scheduler says",
-    },
+    "--device-wait": {"type": seconds, "help": _WAIT},
+    "--run-time": {"type": seconds, "help": "run time of the job: no shard begins that cannot end"},
     "--round": {"help": "folder of claims; default: all missing shards"},
     "--name": {"help": "name of this worker in its claims"},
     "--seat": {"type": natural, "help": "the GPU of this node to look at first"},
@@ -103,23 +94,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--until": {"type": float, "help": "when the scheduler ends this job, in Unix time"},
     "--dispatch": {
         "choices": ("pool", "array", "mpi"), "default": "pool",
-        "help": "who computes: a worker on each GPU of this machine, or one on its CPU (pool, the "
-        "default); the tasks of an array job, which this submits and waits for (array); MPI ranks",
+        "help": "who computes: workers on this machine (the default), an array job, or MPI ranks",
     },
     "--retries": {"type": natural, "default": 2, "help": "further tries of a shard; default: 2"},
-    "--workers": {
-        "choices": ("device", "node"),
-        "help": "mpi: a rank on each GPU (the default), or a rank on each node with all its GPUs",
-    },
+    "--workers": {"choices": ("device", "node"), "help": "mpi: a rank on each GPU, or each node"},
     "--ranks": {
         "type": natural,
-        "help": "MPI ranks to start; default, also with 0: the tasks of the Slurm job or the slots "
-        "of the Grid Engine job, else two for a sum, and to compute one for each GPU or node",
+        "help": "MPI ranks; default, and with 0: as the job has tasks or slots, else two for a "
+        "sum, and one for each GPU or node to compute",
     },
-    "--launcher": {
-        "help": "what starts the MPI ranks, with its options, such as 'mpiexec -hosts node1,node2';"
-        " default: the mpiexec of the MPI that mpi4py loads",
-    },
+    "--launcher": {"help": "what starts MPI ranks, such as 'mpiexec -hosts node1,node2'"},
     "--array-tasks": {"type": natural, "help": "array: tasks to share the shards; at most 1,000"},
     "--array-limit": {"type": natural, "help": "array: run at most this many tasks at once"},
     "--request": {"type": Path, "help": "array: file of task requests; snakemake writes it"},

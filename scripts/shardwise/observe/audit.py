@@ -23,9 +23,8 @@ from shardwise.units import count, human_bytes
 
 log = logging.getLogger("shardwise")
 
-_MOST_LISTED = 20
+_MOST_LISTED, _PROGRESS_SECONDS = 20, 10.0
 _MOST_AT_ONCE = 64  # shards that are handed to threads
-_PROGRESS_SECONDS = 10.0
 
 
 @dataclass
@@ -60,7 +59,7 @@ class Audit:
 
     @property
     def code(self) -> int:
-        """The exit code: 0, 3, or 75 if another run would finish it."""
+        """The exit code of the verdict."""
         return {"whole": 0, "damaged": 3, "unfinished": 75}[self.verdict]
 
     def line(self) -> str:
@@ -68,10 +67,10 @@ class Audit:
         if self.damaged:
             names = some(sorted(self.damaged))
             words = f"NOT whole: {len(self.damaged)} damaged ({names}); repair: {self.repair}"
-        elif "summary.json" in self.missing:
-            words = "unfinished: nothing is summed yet"
         elif self.missing:
-            words = f"unfinished: {len(self.missing)} of {self.parts} are not computed yet"
+            summed = "summary.json" in self.missing
+            what = f"{len(self.missing)} of {self.parts} are not computed"
+            words = f"unfinished: {'nothing is summed' if summed else what} yet"
         else:
             words = f"whole: {self.parts}, {human_bytes(sum(self.sizes))}, {', '.join(self.summed)}"
             words += " proven" if self.proven else " not proven"

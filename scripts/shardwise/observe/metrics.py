@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from shardwise.errors import one_line
 from shardwise.files.commit import commit
-from shardwise.observe.status import RUNNING, VERDICTS, ShardStatus, Status
+from shardwise.observe.status import DONE, RUNNING, VERDICTS, ShardStatus, Status
 
 _WHO = ("device", "node")
 
@@ -59,7 +59,7 @@ def _gauges(
         ("shards", "Shards of the plan by their state.", ("state",),
          {(state,): float(n) for state, n in seen.counts.items()}),
         ("done_bytes", "Bytes of the input of shards that are done.", (),
-         {(): float(seen.done_bytes)}),
+         {(): float(seen.bytes(DONE))}),
         ("median_shard_duration_seconds", "Median of the shards that are done.", (),
          {(): statistics.median(durations)} if durations else {}),
         ("oldest_running_shard_seconds", "How long the oldest task has worked.", ("shard",),

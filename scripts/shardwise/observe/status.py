@@ -187,15 +187,9 @@ class Status:
             return ""
         return f"{decimal(self.rate, 'B/s')}, about {seconds(self.left)} left"
 
-    @cached_property
-    def done_bytes(self) -> int:
-        """Bytes of the input of shards that are done."""
-        return sum(shard.bytes for shard in self.done)
-
-    @cached_property
-    def all_bytes(self) -> int:
-        """Bytes of the whole input."""
-        return sum(shard.bytes for shard in self.shards.values())
+    def bytes(self, *states: str) -> int:
+        """Bytes of the input of the shards in some states."""
+        return sum(shard.bytes for shard in self.shards.values() if shard.state in states)
 
     @cached_property
     def rate(self) -> float | None:
@@ -213,8 +207,7 @@ class Status:
     @property
     def left(self) -> float | None:
         """Seconds until no shard is running or waiting; None if unknown."""
-        rest = sum(one.bytes for state in (RUNNING, WAITING) for one in self.of(state))
-        return rest / self.rate if self.rate else None
+        return self.bytes(RUNNING, WAITING) / self.rate if self.rate else None
 
     def json(self) -> dict[str, Any]:
         """Everything, for programs."""
@@ -222,7 +215,7 @@ class Status:
             "results": str(self.results.root), "at": self.at,
             "verdict": self.verdict.kind, "words": self.verdict.words, "code": self.code,
             "shards": {"all": len(self.shards), **self.counts},
-            "bytes": {"done": self.done_bytes, "all": self.all_bytes},
+            "bytes": {"done": self.bytes(DONE), "all": self.bytes(*STATES)},
             "bytes_per_second": self.rate, "seconds_left": self.left,
             "devices": [
                 {**vars(one.device), "shard": one.shard, "seconds": self.at - one.started}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from shardwise.errors import one_line
 from shardwise.observe.observer import Observer
-from shardwise.observe.status import RUNNING, Status
+from shardwise.observe.status import DONE, RUNNING, STATES, Status
 from shardwise.units import clock, human_bytes, seconds, share
 
 _PATIENCE_SECONDS = 30.0  # for a run that is about to begin
@@ -29,7 +29,7 @@ def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
     parts: list[RenderableType] = [_text(f"shardwise {seen.results.root}  {when}", "bold")]
     parts += [Text(one_line(seen.headline), "green" if seen.ended else "")]
     if seen.shards:
-        done, every = seen.done_bytes, max(seen.all_bytes, 1)
+        done, every = seen.bytes(DONE), max(seen.bytes(*STATES), 1)
         amounts = f"{share(done / every)}, {human_bytes(done)} of {human_bytes(every)}"
         parts += [ProgressBar(every, done, width=_BAR)]
         parts += [Text(", ".join(filter(None, (seen.tally, amounts, seen.pace))))]

@@ -58,7 +58,7 @@ def test_counts_bytes_and_rates() -> None:
     """A running shard counts as not done; the time left is by the rate of the last minutes."""
     seen = busy()
     assert seen.counts == {"done": 10, "running": 2, "failed": 1, "waiting": 8, "damaged": 1}
-    assert (seen.done_bytes, seen.all_bytes) == (100 * GIB, 220 * GIB)
+    assert (seen.bytes("done"), seen.bytes(*seen.counts)) == (100 * GIB, 220 * GIB)
     # Ten shards in 50 s; the progress of the two that began 5 s ago is not known.
     assert seen.rate == pytest.approx(100 * GIB / 50)
     # Two running shards and eight that wait; failed and damaged ones do not count.

@@ -9,7 +9,6 @@ import numpy as np
 from markupsafe import Markup
 
 from shardwise import __version__
-from shardwise.errors import InputError
 from shardwise.files.commit import commit
 from shardwise.observe.report import picture
 from shardwise.observe.status import Status, busy
@@ -55,7 +54,7 @@ def _total(seen: Status) -> tuple[np.ndarray | None, str]:
     for name in [name for name in ("sum", "mean") if name in files]:
         try:
             return picture.read(seen.results.statistic(name)), f"{name}.npy"
-        except InputError as error:
+        except (OSError, ValueError) as error:
             return None, plain(f"The sum cannot be shown: {error}")
     return None, "There is no sum or mean of all products under this plan."
 
