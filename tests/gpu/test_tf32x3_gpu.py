@@ -60,7 +60,7 @@ def test_the_error_is_about_that_of_float32(cupy, product, shape, dtype, kind):
     assert errors["tf32x3"] < errors["tf32"] / 2, errors
 
 
-@pytest.mark.parametrize(("one", "other"), [(-112, 100), (-124, 120), (-140, 120), (126, -120)])
+@pytest.mark.parametrize(("one", "other"), [(-112, 100), (-124, 120), (126, -120)])
 def test_honest_products_pass_at_the_ends_of_the_range(cupy, one, other):
     """Low parts, then the numbers themselves, are subnormal: tensor cores must not flush them."""
     left, right = (

@@ -1,8 +1,7 @@
 // Freivalds' check of a stack of products; freivalds.py launches these kernels.
 //
 // Compiled once for each element type: one of FLOAT16, FLOAT32, FLOAT64, COMPLEX64 and COMPLEX128 is
-// defined, and also TF32 if the products were computed in tf32 or tf32x3. Each element is read once,
-// widened to double, and multiplied by all vectors.
+// defined. Each element is read once, widened to double, and multiplied by all vectors.
 //
 // A stack is n matrices of (rows, cols) elements, without gaps. Vectors are planes of float64,
 // (n or 1, PLANES, length): first the real parts of VECTORS vectors, then, for complex numbers, their
@@ -76,15 +75,6 @@ __device__ u64 bits_of(double modulus) {
 
 __device__ bool is_finite(u64 bits) { return bits < 0x7ff0000000000000ull; }
 
-__device__ double modulus(double number) {
-#if defined(TF32)
-    // Below the smallest normal number, rounding to 11 bits is relative to that number.
-    return fmax(fabs(number), 1.1754943508222875e-38);
-#else
-    return fabs(number);
-#endif
-}
-
 // Whether the matrix can be read in pairs. If not, single numbers are read: slower, at any address.
 __device__ bool in_pairs(const Real* x, i64 cols) {
     return (PARTS == 2 || cols % 2 == 0) && ((u64)x & (sizeof(Pair) - 1)) == 0;
@@ -151,7 +141,7 @@ __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], 
             double a = wide(first(x[r])), b = wide(second(x[r]));
 #pragma unroll
             for (int p = 0; p < VECTORS; ++p) sum[r][p] += a * w[p].x + b * w[p].y;
-            if (MODULI) sum[r][VECTORS] += modulus(a) * w[VECTORS].x + modulus(b) * w[VECTORS].y;
+            if (MODULI) sum[r][VECTORS] += fabs(a) * w[VECTORS].x + fabs(b) * w[VECTORS].y;
         }
 #else
         double w[PLANES];
@@ -165,7 +155,7 @@ __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], 
                 sum[r][p] += a * w[p] - b * w[VECTORS + p];
                 sum[r][VECTORS + p] += a * w[VECTORS + p] + b * w[p];
             }
-            if (MODULI) sum[r][2 * VECTORS] += (modulus(a) + modulus(b)) * w[2 * VECTORS];
+            if (MODULI) sum[r][2 * VECTORS] += (fabs(a) + fabs(b)) * w[2 * VECTORS];
         }
 #endif
     }
@@ -288,7 +278,7 @@ take_row(const Real* x, i64 inner, int turned, i64 rows, i64 stored, const u64* 
     for (int part = 0; part < PARTS; ++part) {
         double number = row < stored ? wide(x[part]) : part == 0;
         v[part * VECTORS * length + k] = number;
-        size += modulus(number);
+        size += fabs(number);
     }
     v[(PLANES - 1) * length + k] = size;
     if (k > 0) return;
@@ -354,11 +344,11 @@ columns_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 len
         }
         double2 w = *(const double2*)(v + (PLANES - 1) * length + r);
 #if PARTS == 1
-        sum[0][VECTORS] += modulus(a[0]) * w.x + modulus(a[1]) * w.y;
-        sum[COLUMNS - 1][VECTORS] += modulus(b[0]) * w.x + modulus(b[1]) * w.y;
+        sum[0][VECTORS] += fabs(a[0]) * w.x + fabs(a[1]) * w.y;
+        sum[COLUMNS - 1][VECTORS] += fabs(b[0]) * w.x + fabs(b[1]) * w.y;
 #else
-        sum[0][PLANES - 1] += (modulus(a[0]) + modulus(b[0])) * w.x;
-        sum[0][PLANES - 1] += (modulus(a[1]) + modulus(b[1])) * w.y;
+        sum[0][PLANES - 1] += (fabs(a[0]) + fabs(b[0])) * w.x;
+        sum[0][PLANES - 1] += (fabs(a[1]) + fabs(b[1])) * w.y;
 #endif
     }
     y += matrix * PLANES * y_length + c;

@@ -200,9 +200,7 @@ class _Device:
         self._column_sums = spec.problem.covariance
         left, signs = spec.left_weights, spec.signs
         source = Path(__file__).with_name("freivalds.cu").read_text()
-        tf32 = ("-DTF32",) if "tf32" in spec.compute else ()
-        options = ("-std=c++17", f"-D{dtype.upper()}", *tf32)
-        kernels = xp.RawModule(code=source, options=options)
+        kernels = xp.RawModule(code=source, options=("-std=c++17", f"-D{dtype.upper()}"))
         names = "rows_times", "columns_times", "take_row", "compare", "compare_row"
         self._kernels = {name: kernels.get_function(name) for name in names}
         # How many threads run at once, given the registers that these kernels use.

@@ -96,7 +96,7 @@ class CheckSpec:
     """
 
     def __init__(self, problem: Problem, compute: str, seed: int, group: int) -> None:
-        self.problem, self.compute, self.group = problem, compute, group
+        self.problem, self.group = problem, group
         (_, k), (m, p), dtype = problem.factor_shapes[0], problem.product_shape, problem.dtype
         self.integer = "int" in dtype  # then the check is exact
         self.signs = vectors(seed, p, self.integer)
