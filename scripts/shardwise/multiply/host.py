@@ -96,12 +96,7 @@ class Host:
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library keep freed memory for the next array, up to 32 MiB each.
-
-    It returns such arrays to the kernel otherwise. The next one then costs a page fault for each
-    4 KiB, in a lock that all threads share: proofs of small matrices took twice as long, or seven
-    times in two threads.
-    """
+    """Let the C library keep freed memory for the next array; see docs/internals/multiply.md."""
     with suppress(AttributeError):  # only glibc has this function
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 * MIB), mallopt(_M_TRIM_THRESHOLD, 128 * MIB)

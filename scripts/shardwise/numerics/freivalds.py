@@ -29,16 +29,9 @@ Steps = list[Step]
 class Checker:
     """Checks stacks of products of one kind, with the same vectors and scratch memory every time.
 
-    On cupy it launches on the current stream and waits for nothing. Only one stream at a time may
-    use a checker, because all calls share its scratch memory.
-
-    Attributes
-    ----------
-    bound
-        Relative and absolute `tolerances.product_tolerance`; 0 for integers.
-    forms
-        The forms of the last check, for `end_to_end.add_up`: a column for each product. Not
-        finite if they leave the range of float64.
+    On cupy it launches on the current stream and waits for nothing; one stream at a time may use
+    it. ``bound`` is `tolerances.product_tolerance`, ``forms`` are those of the last check, for
+    `end_to_end.add_up`: a column for each product.
     """
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:

@@ -4,8 +4,7 @@ On a GPU a floating-point product is a strided-batched GEMM of cuBLAS, called fo
 matrices, or a rank-k update if it is large and symmetric or Hermitian. On NumPy it is
 ``numpy.matmul``, which uses a rank-k update for any product of a matrix and its own transpose, also
 in a stack. The choice never depends on how many matrices come, on free memory or on the number of
-processors, so neither do a product's bits. The last call is a whole one, too: its surplus products
-lie in unused places of the batch.
+processors, so neither do a product's bits.
 """
 
 import ctypes
@@ -160,11 +159,9 @@ class CublasKernel:
     ``tf32`` rounds both factors of float32 and complex64 products to 11 significant bits.
     ``tf32x3`` splits each of them into two numbers of 11 bits, ``a = h + l / 2048``, and adds
     three such products: ``(l h + h l) / 2048``, then ``h h`` in chunks along the inner dimension,
-    because tensor cores cut off digits as they add. After H. Ootomo and R. Yokota, "Recovering
-    single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
-    performance", IJHPCA 36(4), 2022; without the factor 2048 small numbers would lose ``l``.
-
-    ``compute`` is the name of the arithmetic: a dtype, ``tf32x3`` or ``tf32``.
+    because tensor cores cut off digits as they add. After H. Ootomo and R. Yokota, IJHPCA 36(4),
+    2022; without the factor 2048 small numbers would lose ``l``. ``compute`` is the name of the
+    arithmetic: a dtype, ``tf32x3`` or ``tf32``.
     """
 
     def __init__(self, xp: Any, problem: Problem, precision: str) -> None:
