@@ -64,8 +64,6 @@ class Earlier:
         """The receipts of products that may differ from the shard's only by the factors' bytes."""
         plan = self._plan
         folder = plan.results.receipt(shard.name).parent
-        weights = plan.per_matrix.digest(shard.run, plan.settings.keep)
-        wanted = shard.shard, shard.start, shard.stop, plan.recipe, weights, self._backend
         if folder not in self._names:
             self._names[folder] = names = {}
             with suppress(FileNotFoundError):
@@ -76,9 +74,12 @@ class Earlier:
             with suppress(ShardwiseError):
                 if path.suffix == ".json" and path.stem != shard.name:
                     said = receipts.read(path, ProductReceipt)
-                    of = said.shard, said.start, said.stop, said.recipe, said.per_matrix
+                    of = path.stem, said.start, said.stop, said.recipe, said.backend
+                    named = f"{shard.shard}-{said.key}"
+                    own = named, shard.start, shard.stop, plan.recipe, self._backend
+                    weights = plan.per_matrix.digest(shard.run, plan.settings.keep)
                     # Without a checksum some of its matrices were not read.
-                    if (*of, said.backend) == wanted and said.input_checksum:
+                    if of == own and said.per_matrix == weights and said.input_checksum:
                         yield said
 
 
