@@ -77,12 +77,6 @@ class Source:
             "ddof": facts.covariance.ddof if facts.covariance else "none",
         }
 
-    def describe(self) -> dict[str, Any]:
-        """What the receipt of a total says of this source."""
-        checksum = self.summary.files[self.names[0]].checksum
-        own = {"folder": self.folder, "plan": self.plan.key, "matrices": len(self.weights)}
-        return {**own, "checksum": checksum}
-
     def refuse(self, other: "Source") -> None:
         """Refuse another source if it holds the same sum, or a sum of another problem."""
         if self.plan.key == other.plan.key:
@@ -160,9 +154,13 @@ def run(out: Path, folders: Iterable[str]) -> int:
         "matrices": matrices,
         **({"rows": matrices * first.left[0]} if first.covariance else {}),
         "proven": all(source.summary.proven for source in sources),
-        "sources": [source.describe() for source in sources],
+        "sources": [
+            {"folder": own.folder, "plan": own.plan.key, "matrices": len(own.weights),
+             "checksum": own.summary.files[own.names[0]].checksum}
+            for own in sources
+        ],
         "labels": counts,
-    }
+    }  # fmt: skip
     with take_lock(results.merging, f"another merge writes into {out}; let it finish"):
         files = _write(results, sources, counts)
         receipts.write(results.summary, said | {"files": files})

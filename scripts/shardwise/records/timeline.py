@@ -7,15 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-STAGES = ("read", "compute", "write")
-
 
 class Stopwatch:
     """Seconds of one shard by what held it up, from Unix time ``unix`` on by a steady clock."""
 
     def __init__(self) -> None:
         self.unix, self._began = time.time(), time.perf_counter()
-        self._seconds = dict.fromkeys(STAGES, 0.0)
+        self._seconds = {"read": 0.0, "compute": 0.0, "write": 0.0}
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -32,6 +30,5 @@ class Stopwatch:
 
     def held(self, finished: float) -> dict[str, float]:
         """Seconds of each stage and of waiting, from the start to a time that `end` returned."""
-        held = {stage: round(self._seconds[stage], 6) for stage in STAGES}
-        # From the rounded figures, so that all add up.
-        return {"waiting": round(max(0.0, finished - self.unix - sum(held.values())), 6), **held}
+        waiting = finished - self.unix - sum(self._seconds.values())
+        return {"waiting": max(0.0, waiting), **self._seconds}
