@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -219,7 +219,7 @@ def read(path: Path, kind: type[_R]) -> _R:
     if not small.has_own_digest(raw):
         raise IntegrityError(f"{path} has changed since it was written: its digest does not match")
     try:
-        found = cast(_R, _DECODERS[kind].decode(raw))
+        found: _R = _DECODERS[kind].decode(raw)
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from error
     if found.schema != SCHEMA:
@@ -274,8 +274,6 @@ def check_file(path: Path, facts: ArrayFile, elements: bool = False) -> int:
                 found = file_checksum(path, DATA_OFFSET, *cut, descriptor)
                 if found != facts.checksum:
                     raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
-    except FileNotFoundError:
-        raise IntegrityError(f"{path} is missing, though its receipt is there") from None
     except OSError as error:
         raise unread(path, error) from error
     return facts.bytes
