@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -56,15 +56,10 @@ class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
     labels: tuple[int | str, ...] | None = None
 
 
-class AnyReceipt(ReceiptPart, frozen=True):
-    """What each receipt says; the digest at its end stands for all other keys as well."""
+class Receipt(ReceiptPart, frozen=True):
+    """Which code made a file, where, and when: see `describe_origin`."""
 
     schema: int
-
-
-class Receipt(AnyReceipt, frozen=True):
-    """A receipt that says which code made a file, where, and when: see `describe_origin`."""
-
     algorithm: int
     versions: dict[str, str]
     commit: str | None
@@ -142,9 +137,10 @@ class SumReceipt(Receipt, frozen=True):
     no_end_to_end: str | None = None
 
 
-class TotalReceipt(AnyReceipt, frozen=True):
+class TotalReceipt(ReceiptPart, frozen=True):
     """The ``summary.json`` of a total of ``shardwise merge``: it names no time and no host."""
 
+    schema: int
     proven: bool
     sources: list[dict[str, Any]]
     files: dict[str, ArrayFile]
@@ -153,12 +149,12 @@ class TotalReceipt(AnyReceipt, frozen=True):
 
 # Made during the import, which runs in one thread. msgspec (0.22) caches its facts about a class
 # before they are complete: a second thread that decodes the class at that moment crashes.
-_DECODERS: dict[type[AnyReceipt], msgspec.json.Decoder[Any]] = {
+_DECODERS: dict[type[ReceiptPart], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (ProductReceipt, CopyReceipt, StackReceipt, SumReceipt, TotalReceipt)
 }
 
-_R = TypeVar("_R", bound=AnyReceipt)
+_R = TypeVar("_R", bound=ReceiptPart)
 
 
 class NoReceipt(IntegrityError):  # noqa: N818 - named after what was found
@@ -219,7 +215,7 @@ def read(path: Path, kind: type[_R]) -> _R:
     if not small.has_own_digest(raw):
         raise IntegrityError(f"{path} has changed since it was written: its digest does not match")
     try:
-        found: _R = _DECODERS[kind].decode(raw)
+        found: Any = _DECODERS[kind].decode(raw)
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from error
     if found.schema != SCHEMA:
@@ -227,7 +223,7 @@ def read(path: Path, kind: type[_R]) -> _R:
             f"{path} is a receipt of schema {found.schema}, and only schema {SCHEMA} can be read "
             "here; use the version of Shardwise that wrote it"
         )
-    return found
+    return cast(_R, found)
 
 
 def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:
