@@ -79,10 +79,8 @@ def read_sum(plan: Plan) -> SumReceipt | None:
 
 def check_labels(plan: Plan) -> None:
     """Refuse a ``labels.json`` that is not what the plan says."""
-    path = plan.results.label_names
-    if plan.problem.labels and small.read(path) != plans.label_text(
-        plan.facts.labels, plan.facts.label_counts
-    ):
+    facts, path = plan.facts, plan.results.label_names
+    if facts.labels and small.read(path) != plans.label_text(facts.labels, facts.label_counts):
         raise IntegrityError(
             f"{path} is missing, or not what the plan says; remove {plan.results.summary} too, and "
             "start the run again"

@@ -105,6 +105,6 @@ def describe(plan: Plan, shards: Sequence[str]) -> str:
 def amounts(plan: Plan, shards: Sequence[str]) -> tuple[int, int]:
     """Bytes that computing some shards reads, of A and of B, and bytes that it writes."""
     problem, rows = plan.problem, [plan.shards[shard] for shard in shards]
-    factors = len(rows) if problem.shared_right else sum(row.stop - row.start for row in rows)
+    factors = len(rows) if problem.shared_right else sum(len(row.run) for row in rows)
     read = sum(row.bytes for row in rows) + factors * problem.right_bytes
     return read, sum(row.product_bytes for row in rows)

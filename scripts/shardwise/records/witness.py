@@ -15,10 +15,7 @@ from shardwise.records.receipts import ProductReceipt, Witness
 def of(total: np.ndarray, tolerance: float) -> Witness:
     """The witness for a shard's receipt, from the total of its forms and its `product_bound`.
 
-    Raises
-    ------
-    DeviceFailed
-        If products and factors disagree by more than the tolerance.
+    DeviceFailed if products and factors disagree by more than that tolerance.
     """
     one, other, mass = parts_of(total)
     if not gap(one, other) <= tolerance:
