@@ -1,7 +1,6 @@
 """The only reader of the configuration: schema, defaults, and messages about keys.
 
-Nothing but the standard library is imported before a config is read: jobs only ask for the results
-folder, and the doctor has to run even if a package is missing.
+Only the standard library is imported before a config is read: jobs ask for nothing but the results.
 """
 
 import difflib
@@ -50,10 +49,9 @@ def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
-    """The results folder for a command that acts on a run or judges it; a bad config is an error.
+    """The results folder of a command; InputError if a config has to name it, and is wrong.
 
     ``results`` overrides the `config_files`; without any of them it is :data:`DEFAULT_RESULTS`.
-    Raises InputError if a config has to name the folder, and cannot be read or is wrong.
     """
     if results:
         return Path(results)
@@ -79,10 +77,7 @@ def existing_folder(files: list[Path] | None, results: Path | str | None) -> Pat
 
 
 def config_files(files: list[Path] | None) -> list[Path]:
-    """The config files of a command: ``config.yaml``, if that exists, under those that it names.
-
-    So a run reads them, too.
-    """
+    """The config files of a command, as of a run: ``config.yaml``, if any, under those it names."""
     named, shipped = files or [], Path("config.yaml")
     return [*[shipped] * (shipped.exists() and shipped not in named), *named]
 

@@ -30,10 +30,7 @@ def merge(configs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """The keys and values of a config file.
-
-    Raises InputError, with the line and what to do, if the file cannot be read or holds other data.
-    """
+    """The keys and values of a config file; InputError, with the line, if it holds other data."""
     with reading(file, "config file "):
         raw = file.read_bytes()
     try:

@@ -25,10 +25,7 @@ FIRST_BYTES = 64 * MIB
 def plan(
     settings: Settings, stack: Stack, problem: Problem, weights: np.ndarray | None
 ) -> Covariance | None:
-    """What the plan says of ``covariance: true``, or None; InputError if the input rules it out.
-
-    ``weights`` has one weight per matrix, if there are any.
-    """
+    """What the plan says of ``covariance: true``, or None; InputError if the input rules it out."""
     if not settings.covariance:
         return None
     if "complex" in stack.dtype and settings.product == "A.T @ A":
@@ -53,10 +50,7 @@ def plan(
 
 
 def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple[float, float]:
-    """The number of rows, each counted times the weight of its matrix, and the divisor of sums.
-
-    The divisor is that of `numpy.cov` with ``aweights``.
-    """
+    """The number of rows, each counted by weight, and the divisor of `numpy.cov` (``aweights``)."""
     rows, height = problem.matrices * problem.left[0], problem.left[0]
     if weights is None:
         return rows, rows - ddof

@@ -15,11 +15,7 @@ _START_MINUTES = 10
 
 
 def cut(matrices: int, shards: int) -> list[range]:
-    """Cut ``range(matrices)`` into ``shards`` consecutive runs.
-
-    Every matrix is in exactly one run, and sizes differ by at most one. More shards than matrices
-    would leave some runs empty; the planner refuses that.
-    """
+    """Cut ``range(matrices)`` into ``shards`` runs, whose sizes differ by at most one."""
     return [range(*ends) for ends in pairwise(matrices * i // shards for i in range(shards + 1))]
 
 

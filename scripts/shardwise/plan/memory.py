@@ -213,10 +213,7 @@ def _widened_bytes(problem: Problem) -> int:
 def least_bytes(
     problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str = "ieee"
 ) -> int:
-    """The least bytes with which a shard can be computed, one call at a time.
-
-    The memory of a user's function is only a guess, and does not count.
-    """
+    """The least bytes with which a shard can be computed; without a guess at a user's function."""
     matrices = call_matrices(problem) if cuda else 1
     work = 0 if problem.result else work_bytes(problem, matrices, spans, keep)
     split = _split_bytes(problem, precision)
@@ -323,18 +320,12 @@ def plan_memory(shards: int) -> int:
 
 
 def reduce_memory(ranks: int, shards: int, labelled: int = 0) -> int:
-    """Host bytes of all ranks of the reduce, whatever they sum, and of Snakemake around them.
-
-    With labels, ``labelled`` is the :func:`labelled_bytes` of each rank.
-    """
+    """Host bytes of all ranks of the reduce, with `labelled_bytes` each, and of Snakemake."""
     receipts = 12 * 1024 * shards  # of all ranks together: measured at 10 KB
     return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + labelled + plan_memory(shards)) + receipts
 
 
 def labelled_bytes(problem: Problem, counts: Sequence[int]) -> int:
-    """Bytes of the trees of all labels over one stripe; ``counts`` are the matrices per label.
-
-    A rank may begin anywhere in the stack: so it holds two nodes per level, and a sum per label.
-    """
+    """Bytes of the trees of all labels over one stripe: two nodes per level, and a sum, each."""
     stripe = min(math.prod(problem.product_shape), pieces.CHECKSUM_PIECE_NUMBERS)
     return sum(2 * count.bit_length() + 1 for count in counts) * stripe * problem.sum_item

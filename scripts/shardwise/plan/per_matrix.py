@@ -143,10 +143,7 @@ def load(results: Results, checksums: Mapping[str, str], names: Iterable[Label] 
 
 
 def read(settings: Settings, matrices: int, column: list[str] | None = None) -> PerMatrix:
-    """The weights and labels in the files of a config; InputError if a file does not fit the input.
-
-    ``column`` has the labels from a sheet, if the config names a column of it.
-    """
+    """The weights and labels in the files of a config, or ``column`` of a sheet; checked."""
     weights = None if settings.weights is None else _weights(settings.weights, matrices)
     if settings.labels is None:
         return PerMatrix(weights)
@@ -192,10 +189,7 @@ def _labels(
 
 
 def open_array(key: str, name: str, matrices: int | None = None) -> np.ndarray:
-    """The array of the ``.npy`` file that a key names, mapped.
-
-    If ``matrices`` is given, it must have the shape ``(matrices,)``.
-    """
+    """The mapped array of the ``.npy`` file that a key names; of shape ``(matrices,)`` if given."""
     try:
         with reading(Path(name), f"{key}: "):
             found: np.ndarray = np.lib.format.open_memmap(name, mode="r")  # never unpickles

@@ -300,10 +300,7 @@ class Plan:
 
 
 def expect(plan: Plan, digest: str, expected: str | None) -> None:
-    """Refuse a plan, by its digest or that of a part, that is not the one this job was started for.
-
-    None as ``expected`` accepts any.
-    """
+    """Refuse a plan, by a digest of it or of a part, for which this job was not started."""
     if expected not in (None, digest):
         raise IntegrityError(
             f"{plan.results.plan} is not the plan of this run: another command has replaced it; "

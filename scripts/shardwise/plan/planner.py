@@ -61,9 +61,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     if len(given) > 1:
         ends = one_line(f"{len(given):,} arrays in this order, {given[0]} to {given[-1]}")
         log.info(f"shardwise: input: {ends}, hold {left.matrices:,} matrices")
-    notes = [left.unwritten] if left.unwritten else []
-    for note in notes:
-        log.warning(f"shardwise: input: {note}")
+    if left.unwritten:
+        log.warning(f"shardwise: input: {left.unwritten}")
     right, shared = right_of(settings, left)
     named = [*given, settings.right, settings.weights, settings.labels, settings.offset]
     _refuse_names(results, [name for name in named if name not in (None, "auto", "none")])
@@ -84,14 +83,11 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         matrix = first_rows(settings, left, said.weights, left.shape[0])[np.newaxis]
         result, dtype = user_function.probe(settings.product, matrix)
         problem = replace(problem, result=result, result_dtype=dtype)
-    if said.weights is not None:
-        if problem.sum_dtype == "int64":
-            raise InputError(
-                f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
-                f"numbers; to weigh them, {'return' if function else 'save the input as'} float64"
-            )
-        zeros = len(said.weights) - np.count_nonzero(said.weights)
-        notes.append(f"products are weighted; {zeros:,} of {len(said.weights):,} weights are 0")
+    if said.weights is not None and problem.sum_dtype == "int64":
+        raise InputError(
+            f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
+            f"numbers; to weigh them, {'return' if function else 'save the input as'} float64"
+        )
     centre = covariance.plan(settings, left, problem, said.weights)
     check_statistics(problem, settings.reduce["statistics"], settings.keep, said.total_weight)
     runs = _runs(settings, problem)
@@ -100,7 +96,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     facts = Facts(
         problem, ShardSettings(**chosen), function, right.sources if right else (), synthetic,
         Written(0, 0, 0), "", said.whole_digests, list(said.names), said.counts, depends, centre,
-        decoded=left.decoded, notes=notes,
+        decoded=left.decoded, notes=[left.unwritten] if left.unwritten else [],
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
     facts, by_id = _with_digests(facts, rows, settings), {row.shard: row for row in rows}

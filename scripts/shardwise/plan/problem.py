@@ -227,10 +227,7 @@ def check_product(problem: Problem) -> None:
 def check_statistics(
     problem: Problem, names: list[str], keep: str, total_weight: float | None
 ) -> None:
-    """Refuse statistics that the products cannot give.
-
-    ``total_weight`` is the sum of their weights, if they have any.
-    """
+    """Refuse statistics that the products, and the sum of their weights, cannot give."""
     dtype = problem.product_dtype
     rules = (
         (problem.labels, STATISTICS[1:], "with labels only sum is allowed, one per label"),

@@ -67,10 +67,7 @@ class StackReader:
         return block
 
     def extents(self, low: int, high: int) -> list[Extent] | None:
-        """Where bytes ``low`` to ``high`` of the stack lie as little-endian elements in C order.
-
-        None if they are stored otherwise, and have to be converted.
-        """
+        """Where bytes lie in files, little-endian in C order; None if they must be converted."""
         parts = self._parts(low, high)
         if any(h.chunk or h.reordered for _, h, *_ in parts):
             return None
@@ -90,10 +87,7 @@ class StackReader:
         return None
 
     def _convert(self, view: np.ndarray, parts: list[_Part]) -> None:
-        """Fill a buffer with matrices stored in another order or in chunks, by blocks in memory.
-
-        One thread does so at a time. Blocks are kept, as the next bytes may begin in the same one.
-        """
+        """Fill a buffer with matrices in another order or in chunks, one thread at a time."""
         with self._converting:
             for path, header, origin, low, high in parts:
                 at = low

@@ -49,9 +49,8 @@ class Function:
 def load(spec: str, digest: str | None = None) -> Function:
     """Import the file of a function by its path, under a private name, and find the function.
 
-    ``sys.path`` is left alone, and no ``.pyc`` file is read for this file. Raises InputError if the
-    file or the function does not exist, or the file fails on import; IntegrityError if the file no
-    longer has this digest.
+    Raises InputError if the file or the function does not exist, or the file fails on import;
+    IntegrityError if the file no longer has this digest.
     """
     source = read_source(spec, digest)
     path, _, name = spec.rpartition(":")
@@ -226,10 +225,7 @@ def check_used(planned: Mapping[str, str]) -> None:
 
 
 def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
-    """A warning of files that the function's file names and the config does not; may be empty.
-
-    These are files that it names in strings and imports, from here or next to it.
-    """
+    """A warning of files that a function's file names, and the config does not; or nothing."""
     try:
         nodes = [*ast.walk(ast.parse(source))]
     except (SyntaxError, ValueError, RecursionError):  # the function's trial reports this
