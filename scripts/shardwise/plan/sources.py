@@ -47,30 +47,32 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
         source = Source(str(synthetic), 0, recipe["matrices"], identity)
         return Stack((source,), source.count, (dim, dim), recipe["dtype"])
     try:
-        return _stack_on_disk(settings.input, cache)
+        names, origin = _named(settings.input)
+        return _stack_of(names, origin, cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us
         raise InputError(f"input: {error!s:.400}") from error
 
 
-def _stack_on_disk(name: str, cache: Path | None) -> Stack:
+def _named(name: str) -> tuple[list[str], str]:
+    """The arrays that an input stands for, and what it is, for messages."""
     if remote.is_url(name):
         if name.endswith("/") and not file_of(name).endswith(ZARR):
-            return _stack_in_folder(name, remote.listing(name), cache)
+            return _in_folder(name, remote.listing(name)), f"folder {name}"
     elif registry.locate(name) is None:
         path = Path(file_of(name))
         mode = lookup.mode_of(path)
         if mode is None:
             if not has_magic(name):
                 raise InputError(f"input: {lookup.absent(path)}")
-            return _stack_of(_matched(name), f"glob {name}", cache)
+            return _matched(name), f"glob {name}"
         if stat.S_ISDIR(mode):
-            return _stack_in_folder(str(path), os.listdir(path), cache)
+            return _in_folder(str(path), os.listdir(path)), f"folder {path}"
         if path.suffix == ".tsv":
             rows = [_in_row(path, line, cell) for line, cell in _sheet_cells(path)]
             if not rows:
                 raise InputError(f"input: sheet {path} has no rows; name one array in each line")
-            return _stack_of(rows, f"sheet {path}", cache)
-    return _stack_of([_located(name)], "input")
+            return rows, f"sheet {path}"
+    return [_located(name)], "input"
 
 
 def _located(name: str) -> str:
@@ -129,14 +131,13 @@ def _matched(pattern: str) -> list[str]:
     return [_located(f"{path}:{inside}" if inside else str(path)) for path in found]
 
 
-def _stack_in_folder(folder: str, names: list[str], cache: Path | None) -> Stack:
+def _in_folder(folder: str, names: list[str]) -> list[str]:
     """The ``.npy`` files of a folder, or, if it has none, its Zarr stores."""
     entries = lookup.in_order(map(Path, names))
     for end in (".npy", *ZARR):
         taken = [p for p in entries if p.suffix.lower() == end and p.name[0] != "."]
         if taken:
-            arrays = [_located(os.path.join(folder, path)) for path in taken]
-            return _stack_of(arrays, f"folder {folder}", cache)
+            return [_located(os.path.join(folder, path)) for path in taken]
     found = some(map(str, entries), 3) or "nothing"
     raise InputError(
         f"input: folder {folder} holds no .npy file and no .zarr store, but {found}; name files of "
