@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shardwise.errors import IntegrityError, changed
+from shardwise.errors import changed
 from shardwise.files import remote
 from shardwise.files.extents import Status
 from shardwise.files.formats import registry
@@ -62,8 +62,10 @@ class InputFiles:
         """
         try:
             yield
-        finally:
+        except Exception:
             self._compare_all()
+            raise
+        self._compare_all()
 
     def _compare_all(self) -> None:
         for path, (_, chunks) in list(self._first.items()):
@@ -76,11 +78,8 @@ class InputFiles:
                     self.compare(path, registry.status_of(path))
                 if chunks != digest_of_chunks(path):
                     raise changed(path)
-            except (FileNotFoundError, NotADirectoryError) as error:
-                raise IntegrityError(
-                    f"{error.filename} disappeared after it was read; nothing was written. Restore "
-                    "it, then start the run again"
-                ) from error
+            except (FileNotFoundError, NotADirectoryError) as error:  # it has disappeared
+                raise changed(path) from error
 
 
 def state_of(status: Status) -> tuple[int | str, ...]:
