@@ -104,7 +104,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
-    """Whether each shard is copied first; auto: if to read in place is slow, or impossible."""
+    """Whether each shard is copied first; auto: if reading in place is slow, or impossible."""
     if settings.materialize is False and left.why_copied:
         raise InputError(
             f"materialize: false reads the input in place, but {left.why_copied}; use auto or true"
@@ -116,11 +116,6 @@ def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger
         reason = f"the input is {len(left.sources)} files, for {shards} shards"
     elif not reason and left.reordered:
         reason = f"the elements of {left.reordered} are in another order than products need"
-    elif not reason and settings.input is not None:
-        first, root = Path(left.sources[0].file), Path(settings.results).absolute()
-        existing = next(path for path in (root, *root.parents) if os.path.exists(path))
-        if first.stat().st_dev != existing.stat().st_dev:
-            reason = f"{first} is on another file system than the results, which all nodes share"
     does = f"copies each shard first: {reason}" if reason else "reads the input in place"
     log.info(f"shardwise: materialize: auto {does}")
     return bool(reason)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,15 +97,6 @@ def test_auto_copies_only_what_is_worth_it(parts, shards, reason, tmp_path, capl
     assert (reason or "reads the input in place") in caplog.text
     same = planner.make(settings(**own, materialize=bool(reason)))
     assert same.facts.digest == plan.facts.digest
-
-
-def test_auto_copies_from_a_file_system_that_nodes_may_not_share(tmp_path):
-    """The file system of the results is the only one that tasks are certain to see."""
-    path = str(save(tmp_path / "a.npy", stack((6, 3, 3))))
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
-        assert os.stat(other).st_dev != os.stat(path).st_dev
-        plan = planner.make(settings(input=path, results=f"{other}/r", materialize="auto"))
-    assert plan.settings.materialize
 
 
 def test_bytes_on_disk_are_foretold(tmp_path):
