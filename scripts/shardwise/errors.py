@@ -106,10 +106,7 @@ def changed(path: object) -> IntegrityError:
 
 
 def unread(path: object, error: OSError) -> ShardwiseError:
-    """The error for a file of ours that cannot be read.
-
-    If this user may not read it, it need not be damaged: a repair could remove a whole file.
-    """
+    """The error for a file of ours that cannot be read; without permission it may be whole."""
     if isinstance(error, PermissionError):
         return InputError(
             f"{path} cannot be read: {error.strerror}; its owner can allow it, with chmod -R a+rX "

@@ -102,14 +102,12 @@ def _read_header(file: BinaryIO, path: Path | str, size: int) -> Header:
         other = next((words for head, words in _OTHERS.items() if start.startswith(head)), "")
         raise InputError(f"{path} {other or 'is not a .npy file (write it with numpy.save)'}")
     major, minor = start[6:8]
-    if major not in (1, 2, 3) or minor:
-        version = f"{major}.{minor}" if minor else major
-        raise InputError(f"{path}: .npy format version {version} is not supported; 1, 2 and 3 are")
     begin = 10 if major == 1 else 12
     length = int.from_bytes(start[8:begin], "little")
     file.seek(begin)
     raw = file.read(min(length, MAX_HEADER_BYTES))
-    fields = _parse(raw, major) if len(raw) == length else None
+    known = len(raw) == length and major in (1, 2, 3) and not minor
+    fields = _parse(raw, major) if known else None
     if fields is None:
         raise InputError(
             f"{path}: its .npy header is damaged or cut off (descr, fortran_order and a shape of "

@@ -192,7 +192,7 @@ def _explained(url: str) -> Iterator[Any]:
         import obstore
         from obstore import exceptions as known
     except ModuleNotFoundError as error:
-        raise needs(url, "object storage", "obstore", "objects") from error
+        raise needs(url, error) from error
     try:
         yield obstore
     except known.PreconditionError:

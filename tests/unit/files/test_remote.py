@@ -174,7 +174,7 @@ def test_changed_since_the_plan(store, tmp_path):
 
 @pytest.mark.parametrize(("url", "over", "words"), [
     ("s3://bucket/none.npy", {}, "the server has no such object (404"),
-    ("s3://bucket/run.h5:/x", {}, "s3://bucket/run.h5/x: is not a Zarr array; name a"),
+    ("s3://bucket/run.h5:/x", {}, "s3://bucket/run.h5/x: is not a Zarr array; name one"),
     ("s3://bucket/a.npy", {"materialize": False}, "is in an object store, from which"),
     ("az://bucket/a.npy", {}, "Credentials: they come from the environment alone: AZURE"),
     ("http://elsewhere/a.npy", {}, "such an address is not supported; use s3://, gs://, az://"),

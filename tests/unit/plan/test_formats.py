@@ -465,7 +465,7 @@ def test_a_package_is_missing_or_does_not_load(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "shardwise.files.formats.safetensors", raising=False)
     monkeypatch.setitem(sys.modules, "safetensors", None)
     told = factories.refusal(planned, tmp_path, name)
-    assert "pip install safetensors, or Shardwise with [safetensors]" in told
+    assert "pip install safetensors on every node" in told
     (tmp_path / "safetensors.py").write_text("raise ImportError('libx.so.1: cannot open')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "safetensors")

@@ -1,7 +1,6 @@
 """Names of arrays inside files, such as ``run.h5:/frames``. Standard library only."""
 
 import re
-from typing import NamedTuple
 
 from shardwise.errors import InputError
 
@@ -9,23 +8,15 @@ ZARR = (".zarr",)
 ZARR_METADATA = ("zarr.json", ".zarray")  # of version 3 and 2: this file stands for the array
 
 
-class Format(NamedTuple):
-    """The suffixes of a format; its name, its package, and our extra that has the package."""
-
-    ends: tuple[str, ...]
-    library: tuple[str, str, str]
-
-
 # HDF5 has other suffixes in some fields, such as netCDF-4, MATLAB 7.3, CXI and NWB.
-_HDF5 = (".h5", ".hdf5", ".he5", ".nxs", ".cxi", ".nc", ".mat", ".hdf", ".nwb")
 FORMATS = {
-    "hdf5": Format(_HDF5, ("HDF5", "h5py", "hdf5")),
-    "safetensors": Format((".safetensors",), ("safetensors", "safetensors", "safetensors")),
-    "zarr_store": Format(ZARR_METADATA, ("Zarr", "zarr", "zarr")),
+    "hdf5": (".h5", ".hdf5", ".he5", ".nxs", ".cxi", ".nc", ".mat", ".hdf", ".nwb"),
+    "safetensors": (".safetensors",),
+    "zarr_store": ZARR_METADATA,
 }
-"""Each format by its module in this folder. A new format takes a module and a row here."""
+"""The suffixes of each format, by its module in this folder; a new one takes both."""
 
-_OF_FILES = {end for own in FORMATS.values() for end in own.ends}.difference(ZARR_METADATA)
+_OF_FILES = {end for ends in FORMATS.values() for end in ends}.difference(ZARR_METADATA)
 _SUFFIXES = "|".join(end[1:] for end in sorted({*_OF_FILES, *ZARR}))
 _NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))/*(?::(.*))?", re.IGNORECASE | re.DOTALL)
 
@@ -48,11 +39,11 @@ def choose_one(file: object, inside: str, names: list[str]) -> InputError:
     return InputError(f"{file}: {which}; name one of {some}{' …' if len(names) > 5 else ''}")
 
 
-def needs(where: object, kind: str, package: str, extra: str) -> InputError:
+def needs(where: object, error: ModuleNotFoundError) -> InputError:
     """The error that the library of a format is not installed; it says how to install it."""
     return InputError(
-        f"{where}: {kind} needs the package {package}, which is not installed: "
-        f"pip install {package}, or Shardwise with [{extra}], on every node"
+        f"{where} needs the package {error.name}, which is not installed: pip install {error.name} "
+        "on every node"
     )
 
 

@@ -32,13 +32,13 @@ class InputFormat(Protocol):
 def _format_of(file: str) -> InputFormat | None:
     """The module of a file's format, loaded with its library; None if no module reads it."""
     known = names.FORMATS.items()
-    module = next((name for name, own in known if file.lower().endswith(own.ends)), None)
+    module = next((name for name, ends in known if file.lower().endswith(ends)), None)
     if module is None:
         return None
     try:
         return cast(InputFormat, importlib.import_module(f"{__package__}.{module}"))
     except ModuleNotFoundError as error:
-        raise names.needs(file, *names.FORMATS[module].library) from error
+        raise names.needs(file, error) from error
 
 
 def locate(text: str) -> str | None:

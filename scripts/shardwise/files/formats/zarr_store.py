@@ -96,9 +96,8 @@ def metadata_of(store: str, inside: str) -> str:
             return path
     if remote.is_url(store):
         raise InputError(
-            f"{'/'.join([store, *parts])}: is not a Zarr array; name a .npy object, an "
-            "array such as s3://bucket/run.zarr:group/array, or a folder of .npy objects or "
-            "Zarr arrays, ending with /"
+            f"{'/'.join([store, *parts])}: is not a Zarr array; name one, such as "
+            "s3://bucket/run.zarr:group/array, or a .npy object, or a folder ending with /"
         )
     arrays = [
         path.parent.relative_to(store).as_posix()
@@ -178,7 +177,7 @@ def _opened(path: str) -> Any:
 
         from shardwise.files.formats.zarr_objects import ListedObjects
     except ModuleNotFoundError as error:
-        raise names.needs(os.path.dirname(path), *names.FORMATS["zarr_store"].library) from error
+        raise names.needs(os.path.dirname(path), error) from error
     zarr.config.set({"async.concurrency": 4})  # chunks that are decoded at once; for all threads
     folder, known = os.path.dirname(path) or ".", None
     store: Any = LocalStore(folder, read_only=True)
