@@ -42,7 +42,8 @@ def refuse_special(path: Path, key: str = "") -> None:
     """
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        other = "a named pipe" if stat.S_ISFIFO(mode) else "a device"
+        kind = "a folder" if stat.S_ISDIR(mode) else other
         raise InputError(f"{key}{path} is not a file, but {kind}")
 
 
