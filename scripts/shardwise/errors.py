@@ -136,10 +136,8 @@ def tell(text: str) -> None:
 def of_system(error: OSError) -> ShardwiseError:
     """The error to raise for an error of the disk; it tells the user what to do."""
     if isinstance(error, IsADirectoryError):  # trying again cannot help
-        return InputError(
-            f"{error}; a folder is where a file should be: move it away, then run again; nothing "
-            "was committed"
-        )
+        cure = "a folder is where a file should be: move it away, then run again"
+        return InputError(f"{error}; {cure}; nothing was committed")
     room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
     return TryAgain(f"{error}; {room}nothing was committed, try again")
 

@@ -128,8 +128,8 @@ ledgered = [multiplied, ("ledger", PLAN)]
 def about(over: dict[str, Any], name: str, *beside: Step) -> Callable[..., Case]:
     """Return what makes a case of one file's content; a config names the file in ``over``."""
 
-    def case(what: str, content: Any, code: int = 2, **more: Any) -> Case:
-        return Case(what, over | more, [{name: content}, *beside], code)
+    def case(what: str, content: Any, **more: Any) -> Case:
+        return Case(what, over | more, [{name: content}, *beside])
 
     return case
 
@@ -147,9 +147,9 @@ def centred(what: str, *steps: Step, **over: Any) -> Case:
     return Case(what, {"covariance": True, "product": "A.T @ A", **over}, [*steps])
 
 
-def listed(what: str, name: str, *steps: Step, code: int = 2) -> Case:
+def listed(what: str, name: str, *steps: Step) -> Case:
     """A case with an input of many files."""
-    return Case(what, {"input": name}, [*steps], code)
+    return Case(what, {"input": name}, [*steps])
 
 
 def shard(
@@ -234,14 +234,10 @@ CASES: dict[str, list[Case]] = {
         array("no matrices", stack((0, 3, 3))),
         array("no squares under `A @ A`", stack((6, 2, 3))),
         Case("a .npz file", {"input": "bad.npz"}, lambda: np.savez("bad.npz", x=M)),
-        array("Fortran order", np.asfortranarray(stack((6, 3, 3))), 0),
-        array("big-endian", stack((6, 3, 3)).astype(">f4"), 0),
     ],
     "A folder, a glob or a sheet: `input: in`, `input: sheet.tsv`": [
         Case("the glob finds nothing", {"input": "in/*.npy"}),
         listed("other shapes in one folder", "in", folder(M, stack((2, 3)))),
-        listed("other byte orders in one folder", "in", folder(M, M.astype(">f4")), code=0),
-        listed("stacks and single matrices", "in", folder(M, stack((2, 3, 3))), code=0),
         listed("four dimensions in the folder", "in", folder(M, stack((2, 2, 3, 3)))),
         listed("HDF5 files in the folder", "in", {"in/0.h5": {"x": M}, "in/1.h5": {"x": M}}),
         listed("a glob of them names no dataset", "in/*.h5", {"in/0.h5": {"x": M}}),
@@ -292,7 +288,6 @@ CASES: dict[str, list[Case]] = {
         by_right("another number of matrices", stack((5, 3, 3))),
         by_right("its rows do not fit", stack((2, 3))),
         by_right("another element type", stack((3, 3), "float64")),
-        by_right("one dimension", stack((3,))),
     ],
     "A function of your own: `product: mine.py:f`": [
         Case("the file is missing", {"product": "mine.py:f"}),
@@ -303,7 +298,6 @@ CASES: dict[str, list[Case]] = {
         own("no such function", "def g(xp, block):\n    return block\n"),
         own("it raises", "def f(xp, block):\n    return block @ block[:, :2]\n"),
         own("it returns nothing", "def f(xp, block):\n    block @ block\n"),
-        own("it loses a dimension", "def f(xp, block):\n    return block[0]\n"),
         own("it writes to its block", "def f(xp, block):\n    block += 1\n    return block\n"),
     ],
     "The results folder: `results: results/default`": [
@@ -319,8 +313,6 @@ CASES: dict[str, list[Case]] = {
         shard("there is no such shard", {}, words=("multiply", PLAN, "--shard", "00009")),
         shard("no driver under `backend: cupy`", {**TWO, "backend": "cupy"}),
         shard("a NaN", BAD, {"bad.npy": with_elements(np.nan)}),
-        shard("a NaN under `nonfinite: allow`", {**BAD, "nonfinite": "allow"},
-              {"bad.npy": with_elements(np.nan)}, 0),
         shard("a product that overflows", BAD, {"bad.npy": with_elements(0, 1e30)}),
         shard("the input has changed since the plan", code=3, then={"a.npy": stack((7, 3, 3))}),
         shard("the input is gone", code=3, then=lambda: Path("a.npy").unlink()),
@@ -330,9 +322,6 @@ CASES: dict[str, list[Case]] = {
         shard("`plan.json` is damaged", {}, code=3, then={"results/default/plan.json": "{"}),
         shard("the function has changed", {"product": "mine.py:f", **TWO}, ITSELF, 3,
               {"mine.py": "def f(xp, block):\n    return -block\n"}),
-        shard("a file in `depends` has changed",
-              {"product": "mine.py:f", "depends": ["mean.npy"], **TWO},
-              [ITSELF, {"mean.npy": stack((3, 3))}], 3, {"mean.npy": stack((3, 4))}),
     ],
     "Ledger and sum: `scripts/ledger.py`, `scripts/reduce.py`": [
         summed("a receipt is missing",
@@ -357,8 +346,6 @@ CASES: dict[str, list[Case]] = {
         merged("a run without a sum", finished("two", "mean")),
         merged("one folder twice", lambda: os.symlink("one", "two")),
         merged("another problem", finished("two", product="A.T @ A", precision="tf32x3")),
-        merged("a run with labels", {"l.npy": np.arange(6)}, finished("two", labels="l.npy")),
-        merged("a covariance", finished("two", product="A.T @ A", covariance=True)),
         merged("a damaged sum", finished("two"), lambda: flip(Path("two/sum.npy")), code=3),
         merged("a folder that no merge wrote", finished("two"), lambda: Path("total").mkdir()),
         merged("the folder of a run", finished("two"), lambda: os.symlink("one", "total")),
@@ -425,8 +412,7 @@ def row(case: Case) -> str:
     """Run a case now; return its row of the page."""
     code, message = outcome(case)
     assert code == case.code, f"{case.what}: ended with {code}: {message}"
-    said = "allowed" if code == 0 else shown(case, message)
-    return f"| {case.what} | {said} | {code} |"
+    return f"| {case.what} | {shown(case, message)} | {code} |"
 
 
 def messages() -> str:
