@@ -59,14 +59,3 @@ def test_no_rank_outlives_another_or_its_job(nodes, way, tmp_path, how):
     assert nodes.finish(job) != 0
     processes.until(lambda: not processes.living(ranks), 20)
     processes.until(lambda: nodes.own_processes() <= before, 60)
-
-
-@pytest.mark.fault("a rank that is killed")
-@pytest.mark.grid_engine
-@pytest.mark.parametrize("site", ["grid_engine"], indirect=True)
-def test_a_rank_ends_with_what_started_it(idle, tmp_path):
-    """If only the launcher's process on a host is killed, its ranks end as well."""
-    _, ranks = waiting_ranks(idle, tmp_path, "-pe", "mpi", "3")
-    (proxy,) = processes.parents(ranks)
-    processes.kill([proxy])
-    processes.until(lambda: not processes.living(ranks))
