@@ -19,7 +19,7 @@ from tests import processes
 from tests.clusters.cluster import Cluster, Job, Way, free_ports, user_name
 from tests.clusters.grid_engine import config, packages
 from tests.clusters.grid_engine.hosts import ThisMachine, TwoHosts
-from tests.clusters.grid_engine.jobs import Record, parse_jobs, parse_records
+from tests.clusters.grid_engine.jobs import parse_jobs, parse_records
 
 # Variables of an outer Grid Engine job, besides `SGE_*` and `JOB_*`, that must not reach ours.
 STEERING = frozenset({"ARC", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE"})
@@ -93,11 +93,11 @@ class GridEngine(Cluster):
         return int(self.call("qsub", *line, stdin=f"{command}\n").partition(".")[0])
 
     def _exit_code(self, job: int) -> int:
-        return self.records(job)[0].exit_status
+        return self.records(job)[0][1]
 
     def jobs(self) -> list[Job]:
         queue = self.queue()  # first: a job that ends now is in both, and counts as in the queue
-        ended = [record.job for record in self.records("*")]
+        ended = [job for job, _ in self.records("*")]
         return [*{job.handle: job for job in [*ended, *queue]}.values()]
 
     def spoil(self, jobs: Sequence[Job]) -> dict[Job, tuple[str, ...]]:
@@ -129,7 +129,7 @@ class GridEngine(Cluster):
         found = ElementTree.fromstring(self.call("qstat", "-f", "-xml")).iter("Queue-List")
         return {queue.findtext("name", ""): queue.findtext("state") or "" for queue in found}
 
-    def records(self, number: int | str) -> list[Record]:
+    def records(self, number: int | str) -> list[tuple[Job, int]]:
         """Return what the accounting keeps of a job, or of all (``*``) since the start."""
         return parse_records(self.call("qacct", "-j", str(number), check=False))
 

@@ -1,7 +1,6 @@
 """Jobs as ``qstat`` shows them, and what the accounting keeps of them."""
 
 import re
-from typing import NamedTuple
 from xml.etree import ElementTree
 
 from tests.clusters.cluster import ARRAY, Job
@@ -9,13 +8,6 @@ from tests.clusters.grid_engine.config import attributes
 
 _STATES = {"r": "running", "qw": "waiting"}
 _NAME = re.compile(r"sw-[^-]+-([a-z]+)(?:-(\d{5}))?(?:-[0-9a-f]{12})?(?:-\d{1,2})?")
-
-
-class Record(NamedTuple):
-    """What the accounting says of a job, or of one array task, that has ended."""
-
-    job: Job
-    exit_status: int
 
 
 def _job(number: str, task: str, name: str, state: str, host: str) -> Job:
@@ -39,12 +31,11 @@ def parse_jobs(xml: str) -> list[Job]:
     return [_job(*words, queue.rpartition("@")[2]) for *words, queue in found]
 
 
-def parse_records(text: str) -> list[Record]:
-    """Return the records that ``qacct -j`` printed, one after each line of equals signs."""
+def parse_records(text: str) -> list[tuple[Job, int]]:
+    """Return the jobs that have ended, by what ``qacct -j`` printed, each with its exit status."""
     records = []
     for of in map(attributes, text.split("=" * 62 + "\n")[1:]):
         task = of["taskid"].replace("undefined", "")
         ended = _job(of["jobnumber"], task, of["jobname"], "ended", of["hostname"])
-        # A reason may follow the exit status.
-        records.append(Record(ended, int(of["exit_status"].split()[0])))
+        records.append((ended, int(of["exit_status"].split()[0])))  # a reason may follow
     return records
