@@ -103,12 +103,6 @@ def failed(made: Plan) -> dict[int, Failure]:
     return {int(shard): failure for shard, failure in found.items() if failure}
 
 
-def attempts(made: Plan) -> dict[int, int]:
-    """The attempt that succeeded, for each shard that needed more than one."""
-    found = {int(s): factories.receipt(made, s).attempt for s in made.shards}
-    return {number: attempt for number, attempt in found.items() if attempt > 1}
-
-
 def fake_uuid(number: int) -> str:
     """The UUID of a fake device."""
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{socket.gethostname()} {number}')}"
@@ -132,11 +126,19 @@ def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
 
 
 @pytest.mark.fault("a poison shard")
+@pytest.mark.fault("a worker or task that is killed")
 @pytest.mark.parametrize("devices", [1, factories.nightly(2)])
 def test_a_poison_shard_costs_itself_alone(tmp_path, devices):
-    """One kills its process, one exits from it, one is bad input; all other shards are whole."""
+    """One kills its process, one exits from it, one is bad input; all other shards are whole.
+
+    One kills its process only once. Children of the function end with their worker.
+    """
     trouble = (
+        "child = os.fork()\n"
+        "if child == 0:\n    os.setsid()\n    time.sleep(1000)\n"
+        "(HERE / f'{child}.child').touch()\n"
         "if first == 2:\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "if first == 8 and once('killed'):\n    os.kill(os.getpid(), 9)\n"
         "if first == 12:\n    raise ValueError('such a bad matrix')\n"
         "if first == 18:\n    os.closerange(3, 1000); os._exit(0)"
     )
@@ -150,6 +152,11 @@ def test_a_poison_shard_costs_itself_alone(tmp_path, devices):
     assert "such a bad matrix" in (made.results.root / found[6].log).read_text()
     assert "own.py:square ended its process with os._exit(0)" in found[9].reason
     assert "of 12 shards 3 failed; shard 00006: " in said
+    assert "shard 00004: its process was killed by signal 9 (SIGKILL" in said
+    assert factories.receipt(made, "00004").attempt == 2
+    children = [int(path.stem) for path in tmp_path.glob("*.child")]
+    assert len(children) > SHARDS
+    assert not processes.living(children)
 
 
 def test_what_its_run_has_seen_fail_for_good_is_not_computed_again(tmp_path):
@@ -272,23 +279,3 @@ def test_run_time_is_kept(tmp_path, job):
     said = pooled(made, "--run-time", 10, code=75, PATH=str(tmp_path), **job)
     assert "of 12 shards 12 were not computed: the run time of this job is too short" in said
     assert whole(made) == set()
-
-
-@pytest.mark.fault("a worker or task that is killed")
-def test_a_killed_worker_is_replaced(tmp_path):
-    """Another process goes on with its claims; children of the function end with the worker."""
-    trouble = (
-        "child = os.fork()\n"
-        "if child == 0:\n    os.setsid()\n    time.sleep(1000)\n"
-        "(HERE / f'{child}.child').touch()\n"
-        "if first == 8 and once('killed'):\n    os.kill(os.getpid(), 9)\n"
-    )
-    made = planned(tmp_path, trouble)
-    said = pooled(made, devices=1)
-    assert is_right(made)
-    assert attempts(made) in ({4: 2}, {3: 2, 4: 2})  # 3 was perhaps still being written
-    assert "shard 00004: its process was killed by signal 9 (SIGKILL" in said
-    assert failed(made) == {}
-    children = [int(path.stem) for path in tmp_path.glob("*.child")]
-    assert SHARDS < len(children) <= SHARDS + 2
-    assert not processes.living(children)
