@@ -71,7 +71,7 @@ def test_every_device_that_was_granted_computes(nodes, night, way):
             words(night, "--dispatch", "pool"), capture_output=True, text=True, check=False
         )
         assert second.returncode == 75, second.stderr
-        assert "its shards are being computed by process" in second.stderr
+        assert "its shards are being computed by another process" in second.stderr
         night.cluster.cancel(job)
     before = {}
     if what != "whole":

@@ -1,20 +1,15 @@
 """Rounds of workers, for the process that starts them: which shards they get, and the outcome."""
 
-import contextlib
 import logging
-import os
-import socket
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 from shardwise import errors
 from shardwise.errors import TryAgain
-from shardwise.files.paths import Results, list_names, place
+from shardwise.files.paths import list_names, place
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks
 from shardwise.records.store import Store, describe
-from shardwise.units import clock
 from shardwise.work import claims, run_time
 
 log = logging.getLogger(__name__)
@@ -48,7 +43,11 @@ def run(
     """
     run_time.heard.clear()
     run_time.heed()
-    with holding(plan.results):
+    busy = (
+        f"{plan.results.root}: its shards are being computed by another process; let it finish or "
+        "end it, then run the same command again"
+    )
+    with locks.take_lock(plan.results.dispatching, busy):
         failures.forget(plan.results, claims.worker_failure(plan))  # of an earlier try
         (shards, attempt), idle = to_try(plan), 0
         last = attempt + retries
@@ -104,20 +103,3 @@ def note(plan: Plan, error: Exception) -> None:
 def _of_workers(plan: Plan) -> Collection[failures.Failure]:
     """The failure of a worker of this run that could not begin, if there is one."""
     return failures.of_this_run(plan.results, [claims.worker_failure(plan)]).values()
-
-
-@contextlib.contextmanager
-def holding(results: Results) -> Iterator[None]:
-    """Be the only process that hands out shards of these results.
-
-    Raises TryAgain if another one is at work, and quotes what it wrote about itself.
-    """
-    path, who = results.dispatching, locks.dispatcher(results)
-    busy = f"{results.root}: its shards are being computed by {who or 'another process'}; let it "
-    with locks.take_lock(path, f"{busy}finish or end it, then run the same command again") as file:
-        words = f"process {os.getpid()} on {socket.gethostname()} since {clock(time.time())}\n"
-        with contextlib.suppress(OSError):  # only the lock counts
-            file.truncate(0)
-            file.write(words.encode())
-            file.flush()
-        yield
