@@ -62,16 +62,13 @@ def podman():
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("options", [(), NUMBER], ids=["root", "number"])
-def test_the_demo_has_the_sum_of_the_host(podman, tmp_path, options):
-    """In a mounted folder, also for a user without a name while the image is read-only."""
+def test_the_demo_has_the_sum_of_the_host(podman, tmp_path):
+    """In a mounted folder, for a user without a name, while the image is read-only."""
     (work := tmp_path / "work").mkdir()
-    if options:
-        os.chown(work, 12345, 12345)
-    run = ("run", "--rm", "--network=host", *options, f"--volume={work}:/work", "shardwise")
+    os.chown(work, 12345, 12345)
+    run = ("run", "--rm", "--network=host", *NUMBER, f"--volume={work}:/work", "shardwise")
     podman(*run, "init")
     assert "shardwise: done: results/default/sum.npy" in podman(*run, "run")
-    assert "the main job can run here" in podman(*run, "doctor")
     host = Workspace.create(tmp_path / "host")
     host.succeed()
     assert host.file("sum.npy").read_bytes() == (work / "results/default/sum.npy").read_bytes()

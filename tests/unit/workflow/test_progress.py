@@ -26,22 +26,19 @@ def test_the_rerun_is_the_same_command_without_force(typed: list[str], again: st
     assert rerun_command(typed, "/a b") == f"cd '/a b' && {again}"
 
 
-@pytest.mark.parametrize(("kinds", "lines"), [(1, 1), (9, 9), (10**4, 9)])
-def test_failures_are_told_by_cause(kinds: int, lines: int) -> None:
-    """Nine lines at most for ten thousand failures, most frequent first, with shards and a log."""
+def test_failures_are_told_by_cause() -> None:
+    """Nine lines for ten thousand failures, the most frequent first, with shards and a log."""
     failed = {}
     for i in reversed(range(10**4)):  # jobs end in any order
         name = f"{i:07}-{i:012x}"
-        cause = "".join(chr(ord("g") + int(digit)) for digit in str(i % kinds))
+        cause = "abcdefghi"[i % 9 if i % 5 == 0 else 0]
         failed[name] = Failure(name, 2, f"{cause}: shard {name} is bad", "n", 0, log=f"logs/{i}")
     said = list(describe_causes(failed, Path("r")))
-    assert len(said) == lines
+    assert len(said) == 9
     assert said[0].startswith("failed: multiply 0000000")
+    assert "multiply 0000004 and 8218 more: a: shard 0000000-" in said[0]
     assert "(log: r/logs/0)" in said[0]
-    if kinds == 1:
-        assert "multiply 0000004 and 9995 more: g: shard 0000000-" in said[0]
-    else:
-        assert f"failures of {kinds - 8} other causes: see shardwise watch" in said[-1]
+    assert said[-1] == "and 222 failures of 1 other causes: see shardwise watch"
 
 
 OWN, OTHER = "a" * 12, "b" * 12
