@@ -120,14 +120,14 @@ class Listener(logging.Handler):
 
         With ``--directory`` Snakemake has left it; only the shell's variable PWD still names it.
         """
-        own = str(self._workflow.workdir_init)
-        folder = os.environ.get("PWD", own) if self._workflow.overwrite_workdir else own
-        return rerun_command(self._typed, folder)
+        own, moved = str(self._workflow.workdir_init), self._workflow.overwrite_workdir
+        return rerun_command(self._typed, os.environ.get("PWD", own) if moved else own)
 
     def _on_failure(self, number: int, said: str | None) -> None:
         """Say why a job has failed, and which try follows; none if it would only fail again."""
         run, dag = self._run, self._workflow.dag
-        for job in [j for j in self._workflow.scheduler.running if dag.jobid(j) == number]:
+        jobs = [j for j in self._workflow.scheduler.running if dag.jobid(j) == number]
+        for job in (j for j in jobs if j.rule.name in run.stages):  # others are of other modules
             missing = run.store.missing() if job.rule.name == run.rule_for_all else []
             found = self._of_shards(missing)
             whole = len(found) == len(missing)
@@ -147,8 +147,7 @@ class Listener(logging.Handler):
     def _tell_failed(self, found: Mapping[str, Failure], follows: str = "") -> None:
         """Say why each shard or stage failed, once; if there are many, only for the first."""
         for name, failure in found.items():
-            why = _explain(failure, self._run.results.root)
-            words = f"shardwise: failed: {_shown(name)}: {why}{follows}"
+            words = f"shardwise: {_line(_shown(name), failure, self._run.results.root)}{follows}"
             if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:
                 self._told.add(words)
                 tell(words)
@@ -237,14 +236,14 @@ def describe_causes(found: Mapping[str, Failure], root: Path) -> Iterator[str]:
     for same in ordered[:_MOST_CAUSES]:
         names = ", ".join(_shown(failure.name) for failure in same[:_MOST_NAMED])
         names += f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
-        yield f"failed: {names}: {_explain(same[0], root)}"
+        yield _line(names, same[0], root)
     if rest := ordered[_MOST_CAUSES:]:
         yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: see shardwise watch"
 
 
-def _explain(failure: Failure, root: Path) -> str:
+def _line(names: str, failure: Failure, root: Path) -> str:
     where = f" (log: {root / failure.log})" if failure.log else ""
-    return f"{failure.reason}{where}"
+    return f"failed: {names}: {failure.reason}{where}"
 
 
 def _shown(name: str) -> str:

@@ -24,7 +24,6 @@ from shardwise.work.array import Request
 SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 """Our names of the schedulers, by the executor of the profile."""
 
-_CLIENTS = {"slurm": "sbatch", "uge": "qsub"}
 _UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|invalid option')
 """Errors in the options for qsub themselves, which no change of the hosts would mend."""
 
@@ -118,7 +117,7 @@ def verify(scheduler: str, job: Any, workflow: Any) -> None:
 
     Raises InputError if the scheduler would not take such jobs, or has no client here.
     """
-    client = _CLIENTS[scheduler]
+    client = "sbatch" if scheduler == "slurm" else "qsub"
     if not shutil.which(client):
         raise InputError(
             f"the profile submits jobs with {client}, which is not on PATH here; give "

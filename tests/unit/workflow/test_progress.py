@@ -66,7 +66,8 @@ def test_a_killed_job_is_told_from_one_that_failed(
         failures.note(made.results, name, 2, "input: matrix 3 holds NaN")
     monkeypatch.setenv(failures.RUN, OWN)
     run = SimpleNamespace(dispatch=dispatch, plan=made, results=made.results, store=Store(made),
-                          reduce={"statistics": ["sum"]}, stages={},
+                          reduce={"statistics": ["sum"]},
+                          stages={"multiply": "multiply", "pool": "pool"},
                           rule_for_all={"jobs": None}.get(dispatch, dispatch))  # fmt: skip
     rule, wildcards = ("pool", {}) if dispatch == "pool" else (
         "multiply", {"shard": row.shard, "key": row.key}
@@ -81,8 +82,12 @@ def test_a_killed_job_is_told_from_one_that_failed(
     monkeypatch.setattr(hooks, "make_page", lambda results: False)  # no page is made
     listener = Listener(workflow, run)
     listener.began = True
-    event = SimpleNamespace(value="job_error")
-    listener.emit(logging.makeLogRecord({"event": event, "jobid": 1, "rule_msg": None}))
+    event = {"event": SimpleNamespace(value="job_error"), "jobid": 1, "rule_msg": None}
+    job.rule.name, own = "of_another_module", rule
+    listener.emit(logging.makeLogRecord(event))
+    assert not capsys.readouterr().err
+    job.rule.name = own
+    listener.emit(logging.makeLogRecord(event))
     listener.last_words()
     said = capsys.readouterr().err
     assert "not finished: 0 of 2 shards have products; 2 missing" in said
