@@ -126,20 +126,6 @@ def test_a_receipt_of_another_version_ends_the_audit(made):
         audit.look(made.results.root)
 
 
-def test_the_synthetic_stack_is_one_of_the_results(tmp_path):
-    """The audit always reads and compares the stack if it is still there."""
-    recipe = {"matrices": 6, "dim": 8, "dtype": "float64", "seed": 1}
-    made = finished(tmp_path, synthetic=recipe, shards=2, keep="sum")
-    made.results.root.rename(moved := tmp_path / "moved")
-    assert audit.look(moved).verdict == "whole"
-    factories.flip(moved / "input.npy", 4500)
-    files = f"{moved}/input.npy {moved}/ledger.tsv {moved}/summary.json"
-    told = f"1 damaged (input.npy); repair: rm -f {files}, then start the run again"
-    assert audit.look(moved).line().endswith(told)
-    (moved / "input.npy").unlink()
-    assert "input" not in audit.look(moved).line()
-
-
 def test_without_a_plan_nothing_can_be_judged(made, tmp_path):
     """No plan at all is bad input; one that was changed is damaged."""
     with pytest.raises(InputError, match="there are no results of a run"):

@@ -2,12 +2,11 @@
 
 import math
 import statistics
-from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from shardwise.observe import metrics
-from shardwise.observe.status import Device, Status
+from shardwise.observe.status import Status
 
 from tests import pretend
 
@@ -50,17 +49,3 @@ def test_shards_are_counted_by_state_and_devices_by_what_they_do(tmp_path):
     assert total(seen, "oldest_running_shard_seconds", shard=oldest) == 5
     (uuid,), name = seen.suspects, "device_suspect"
     assert total(seen, name, device=uuid) == total(seen, name) == 1
-
-
-def test_names_of_devices_are_escaped_and_none_is_told_twice(tmp_path):
-    """A receipt may name a device anything: each series still appears once, on one line."""
-    seen = pretend.run(tmp_path, shards=4).look()
-    names = ['"} 1\nevil{x="', '"} 1\\nevil{x="', "GPU-1", "GPU-1"]
-    odd = {
-        name: replace(one, device=Device(f"{word} {number}", word, word))
-        for number, ((name, one), word) in enumerate(zip(seen.shards.items(), names, strict=True))
-    }
-    families = text_string_to_metric_families(metrics.text(replace(seen, shards=odd)))
-    found = [(one.name, *one.labels.values()) for family in families for one in family.samples]
-    assert len(set(found)) == len(found)
-    assert {name for name, *_ in found if not name.startswith("shardwise_")} == set()

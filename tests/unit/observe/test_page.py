@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from markupsafe import Markup
 from shardwise.observe.report import page
 from shardwise.observe.status import Device
@@ -111,11 +109,3 @@ def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
     refused = factories.run("report", tmp_path / "thesis")
     assert (refused.returncode, "no run made this folder" in refused.stderr) == (2, True)
     assert list((tmp_path / "thesis").iterdir()) == []
-
-
-@given(st.text(min_size=1))
-def test_links_stay_below_the_folder_of_the_page(path: str) -> None:
-    """No file name makes an absolute address, or one with a scheme."""
-    address = page.link(path).partition('href="')[2].partition('"')[0]
-    assert address.startswith("./")
-    assert ":" not in address
