@@ -3,7 +3,6 @@
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import sub
 from statistics import mean, median
@@ -38,7 +37,7 @@ class Trial:
 
 def show(plan: Plan, settings: Settings, options: Namespace) -> None:
     """Print the quote of a run; a trial computes some of its shards first."""
-    free, time_line = planner.check_folder(plan), "time    not known; --trial predicts it"
+    free, time_line = planner.check_folder(plan), "time not known; --trial predicts it"
     own = quote(plan, settings.reduce, Store(plan).missing())
     if options.trial:
         devices = options.devices or 1
@@ -46,33 +45,22 @@ def show(plan: Plan, settings: Settings, options: Namespace) -> None:
         own = quote(plan, settings.reduce, Store(plan).missing())
         likely, least, most, busy = forecast(trial, own, settings, devices)
         time_line = (
-            f"time    {seconds(likely)} with {count(devices, 'device')} ({seconds(least)} to "
+            f"time {seconds(likely)} with {count(devices, 'device')} ({seconds(least)} to "
             f"{seconds(most)}); {busy / 3600:.3g} hours of {trial.device} in all"
         )
-    lines = [*describe(plan, settings, own, free), time_line]
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.writelines(f"{line}\n" for line in [*describe(plan, settings, own, free), time_line])
 
 
-def describe(plan: Plan, settings: Settings, own: Quote, free: int) -> Iterator[str]:
+def describe(plan: Plan, settings: Settings, own: Quote, free: int) -> list[str]:
     """The lines of a quote; ``free`` are the bytes that the disk has left."""
-
-    def listed(parts: dict[str, int]) -> str:
-        named = ", ".join(f"{human_bytes(size)} {name}" for name, size in parts.items() if size)
-        return f"{human_bytes(sum(parts.values()))}: {named}"
-
     if not own.shards and Store(plan).is_summed(settings.reduce["statistics"]):
-        yield f"{plan.results.root}: nothing is left to do"
-        return
+        return [f"{plan.results.root}: nothing is left to do"]
     jobs = len(own.shards) + len(own.copies) if settings.dispatch == "jobs" else bool(own.shards)
     files = plan.results.plan_files(plan.mark, plan.facts.per_matrix)
     jobs += _LAST_JOBS + (not all(path.exists() for path in files)) + bool(own.written["input"])
-    yield (
-        f"{plan.results.root}: {len(own.shards)} of {count(len(plan.shards), 'shard')} to compute, "
-        f"in {count(jobs, 'job')}"
-    )
-    yield f"reads   {listed(own.read)}"
-    yield f"writes  {listed(own.written)}; the disk has {human_bytes(free)} free"
-    yield f"memory  {own.memory} per task"
+    shards = f"{len(own.shards)} of {count(len(plan.shards), 'shard')} to compute"
+    disk = f"the disk has {human_bytes(free)} free"
+    return [f"{plan.results.root}: {shards}; {disk}", own.line(jobs)]
 
 
 def forecast(

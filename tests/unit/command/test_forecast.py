@@ -12,17 +12,6 @@ from shardwise.units import human_bytes
 from tests import factories
 
 REDUCE = {"ranks": 2, "statistics": ["sum", "std"]}
-GOLDEN = """\
-ROOT: 3 of 3 shards to compute, in 10 jobs
-reads   31.5 KiB: 12.0 KiB to copy, 13.5 KiB for products, 6.0 KiB for the sum
-writes  22.0 KiB: 12.0 KiB copies, 6.0 KiB products, 4.0 KiB results; the disk has 1.0 TiB free
-memory  MEMORY per task
-"""
-LATER = [
-    "2 of 3 shards to compute, in 7 jobs",
-    "23.0 KiB: 8.0 KiB to copy, 9.0 KiB for products, 6.0 KiB for the sum",
-    "16.0 KiB: 8.0 KiB copies, 4.0 KiB products, 4.0 KiB results; the disk has 1.0 TiB free",
-]
 
 
 def test_a_quote_names_what_is_left(tmp_path):
@@ -33,17 +22,19 @@ def test_a_quote_names_what_is_left(tmp_path):
 
     def lines():
         own = quote(made, REDUCE, Store(made).missing())
-        return list(quotes.describe(made, settings, own, 2**40))
+        return " ".join(quotes.describe(made, settings, own, 2**40))
 
     *_, marker = made.results.plan_files(made.mark)
     marker.unlink()
-    memory = human_bytes(made.shards["00000"].memory)
-    golden = GOLDEN.replace("ROOT", str(made.results.root)).replace("MEMORY", memory)
-    assert lines() == golden.splitlines()
+    assert "3 of 3 shards to compute; the disk has 1.0 TiB free 10 jobs read 31.5 KiB " in lines()
+    assert f"and write 22.0 KiB; memory per task: {human_bytes(made.shards['00000'].memory)}" in (
+        lines()
+    )
     marker.touch()
     factories.copy.materialize(made, "00001")
     job.run_shard(made, "00001")
-    assert [line.split(maxsplit=1)[1] for line in lines()[:3]] == LATER
+    assert "2 of 3 shards to compute" in lines()
+    assert "7 jobs read 23.0 KiB and write 16.0 KiB" in lines()
 
 
 TRIAL = Trial(ends=10.0, start=2.0, work=[0.5, 1.5], reduce=0.1, last=3, device="CPU")
