@@ -19,7 +19,6 @@ from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
 from shardwise.host import BEGUN, PROJECT, SUBMITTED, TYPED
 from shardwise.records.locks import take_lock
-from shardwise.units import clock
 
 _PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
 _LOG = Path("shardwise.log")
@@ -61,9 +60,7 @@ def submit(words: list[str]) -> int:
         take_log().close()
         return _submit_job(line, options)
     with take_log() as log:  # Snakemake inherits the lock, and holds it to its end
-        log.write(f"\n{clock(time.time())} submitted\n".encode())
-        log.flush()
-        began = log.tell()
+        began = log.seek(0, os.SEEK_END)
         started = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             env=os.environ | {SUBMITTED: "1"},
