@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError
 from shardwise.files.paths import SUMS, Results
 from shardwise.observe import audit
 from shardwise.plan import plan as plans
@@ -37,7 +37,7 @@ class FinishedRun:
     def statistics(self) -> dict[str, np.ndarray]:
         """The results over all products by name, each ``(m, p)`` or ``(p,)``; or the `sums`."""
         return {
-            name: _map(self._results.statistic(name))
+            name: np.load(self._results.statistic(name), "r")
             for name in judge.read_finished(self._plan).files
         }
 
@@ -53,7 +53,7 @@ class FinishedRun:
 
     def _total(self, name: str) -> np.ndarray:
         judge.read_finished(self._plan, name)
-        return _map(self._results.statistic(name))
+        return np.load(self._results.statistic(name), "r")
 
     @property
     def labels(self) -> dict[int | str, int]:
@@ -79,7 +79,7 @@ class FinishedRun:
             raise judge.unfinished(self._plan)
         judge.check_product(self._plan, row.shard)
         rows, _ = self._plan.problem.sum_shape
-        return _map(self._results.product(row.name))[matrix - row.start, :rows]
+        return np.load(self._results.product(row.name), "r")[matrix - row.start, :rows]
 
     @property
     def ledger(self) -> pd.DataFrame:
@@ -93,10 +93,3 @@ class FinishedRun:
     def verify(self) -> audit.Audit:
         """Read every byte and compare it with the receipts, as ``shardwise verify`` does."""
         return audit.look(self._results.root)
-
-
-def _map(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise IntegrityError(f"{path}: {error}; start the run again") from None

@@ -49,7 +49,7 @@ class Observer:
         living = locks.is_living(results)  # asked first: what a run leaves at its end is seen below
         stamps = [stamp(path) for path in (results.plan, results.plan_facts)]
         if stamps != self._stamps:
-            self._plan, self._done = _plan(results.plan) if any(stamps) else None, {}
+            self._plan, self._done = _plan(results.plan) if all(stamps) else None, {}
             self._stamps = stamps
         seen = Status(results, at, living=living, command=_command(results))
         if isinstance(self._plan, Plan):
@@ -101,9 +101,7 @@ class Observer:
 def _plan(path: Path) -> Plan | str:
     try:
         return plans.load(path)
-    except (ShardwiseError, OSError) as error:
-        if isinstance(error.__cause__, PermissionError):
-            raise
+    except IntegrityError as error:
         return one_line(f"the plan: {error}")
 
 
