@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -119,7 +119,7 @@ def look(root: Path) -> Audit:
     return audit
 
 
-def _look_at_sum(audit: Audit, files: Mapping[str, ArrayFile], labels: Sequence[Any]) -> None:
+def _look_at_sum(audit: Audit, files: Mapping[str, ArrayFile], labels: Iterable[Any]) -> None:
     results = Results(audit.root)
     audit.summed = [f"{name}.npy" for name in files]
     for name, facts in files.items():
@@ -139,8 +139,8 @@ def _look_at_run(plan: Plan, audit: Audit) -> None:
             audit.summed = ["summary.json"]
             summary = judge.check_summary(plan)
             audit.proven = summary.end_to_end is not None
-            labels = list(zip(plan.facts.labels, plan.facts.label_counts, strict=True))
-            _look_at_sum(audit, summary.files, labels)
+            labels = zip(plan.facts.labels, plan.facts.label_counts, strict=True)
+            _look_at_sum(audit, summary.files, list(labels))
     if plan.synthetic_receipt and results.synthetic.exists():  # it may have been removed
         with audit.noting(results.synthetic):
             stack = receipts.read(plan.synthetic_receipt, StackReceipt)

@@ -15,11 +15,9 @@ from shardwise.records.store import Store
 
 
 class FinishedRun:
-    """The results of one run, for reading.
+    """The results of one run: arrays, read-only, whose header and size match their receipts.
 
-    Arrays are mapped into memory, read-only. Before an array is opened, its header and its size
-    are compared with its receipt; :meth:`verify` reads and compares every byte. A folder without a
-    plan raises InputError, a damaged file IntegrityError.
+    A folder without a plan raises InputError, a damaged file IntegrityError.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -36,10 +34,8 @@ class FinishedRun:
     @property
     def statistics(self) -> dict[str, np.ndarray]:
         """The results over all products by name, each ``(m, p)`` or ``(p,)``; or the `sums`."""
-        return {
-            name: np.load(self._results.statistic(name), "r")
-            for name in judge.read_finished(self._plan).files
-        }
+        names = judge.read_finished(self._plan).files
+        return {name: np.load(self._results.statistic(name), "r") for name in names}
 
     @property
     def sum(self) -> np.ndarray:

@@ -44,7 +44,7 @@ def _gauges(
 ) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]]:
     """Of each gauge: name, help, labels besides ``results``, and values by the labels' values."""
     oldest = sorted((one.started, one.shard) for one in seen.of(RUNNING))
-    durations = [one.seconds for one in seen.done]
+    durations = [one.finished - one.started for one in seen.done]
     suspects = {(one_line(uuid), why.host) for uuid, why in seen.suspects.items()}
     done = Counter(map(_who, seen.done))
     held = Counter[tuple[str, ...]]()

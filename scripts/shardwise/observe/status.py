@@ -67,11 +67,6 @@ class ShardStatus:
     failure: Failure | None = None  # of a failed shard
     flaw: str = ""  # of a damaged shard: what was found
 
-    @property
-    def seconds(self) -> float:
-        """How long it took, if it is done."""
-        return max(0.0, self.finished - self.started)
-
 
 class Verdict(NamedTuple):
     """Whether the sum is right: one of :data:`VERDICTS`, and a sentence for a tired person."""

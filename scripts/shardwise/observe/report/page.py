@@ -78,7 +78,6 @@ def _facts(seen: Status) -> list[tuple[str, str]]:
         said = plan.facts.config.items()
         pairs += [(key, plain(value)) for key, value in said if value is not None]
         pairs += [("of the input", plain(note)) for note in plan.facts.notes]
-        pairs.append(("shards", seen.tally))
     return pairs
 
 
