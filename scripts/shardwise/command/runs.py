@@ -92,11 +92,8 @@ def _see_it_begin(run: "subprocess.Popen[bytes]", first_byte: int) -> int:
 
 def take_log() -> BinaryIO:
     """Lock and open the log of submitted runs; TryAgain if such a run works in this folder."""
-    return take_lock(
-        _LOG,
-        f"a run that was submitted in this folder is still at work; its messages: {_LOG}. Let it "
-        "finish, or end it; then submit again",
-    )
+    busy = f"a run that was submitted in this folder is still at work (see {_LOG}); let it finish"
+    return take_lock(_LOG, busy)
 
 
 _JOBS = {
@@ -136,8 +133,7 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
     if done.returncode == 0:
         job = re.split(r"\W", done.stdout.strip())[0]
         sys.stdout.write(
-            f"job {job} will do the run, and submit its other jobs; its messages, and once it has "
-            f"begun the command to watch it: {_LOG}\n"
+            f"job {job} will do the run, and submit its other jobs; its messages: {_LOG}\n"
             f"Stop it with its jobs: {cancels} {job}\n"
         )
     return done.returncode

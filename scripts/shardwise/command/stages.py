@@ -19,7 +19,6 @@ from shardwise.plan import config
 from shardwise.plan import plan as plans
 from shardwise.records import failures
 from shardwise.records.store import Store
-from shardwise.units import count
 
 
 def plan(options: Namespace) -> None:
@@ -148,15 +147,13 @@ def merge(options: Namespace) -> None:
     from shardwise.merge import total
 
     matrices = total.run(options.out, options.folders)
-    words = f"the total of {matrices} matrices in {count(len(options.folders), 'folder')}"
-    log.info("%s: %s", options.out, words)
+    log.info("%s: the total of %d matrices", options.out, matrices)
 
 
 def report(options: Namespace) -> None:
     """Write the page on a run, report.html: what was computed, if it is proven, where time went.
 
-    It also writes the same figures for Prometheus, metrics.prom. It works at any time, and reads no
-    byte of the products.
+    It also writes the same figures for Prometheus, metrics.prom, and works at any time.
     """
     from shardwise.observe import metrics
     from shardwise.observe.observer import Observer
@@ -174,9 +171,8 @@ def report(options: Namespace) -> None:
 def watch(options: Namespace) -> int:
     """Watch a run from any shell that sees its results folder, while its jobs run anywhere.
 
-    In a pipe it writes a line when something has changed. It asks no scheduler, waits for a run
-    that has not begun, and ends with the run. Exit codes: 0 all is done; 75 unfinished, and nothing
-    has failed; 3 a shard or a stage has failed, or files are damaged: you have to act.
+    In a pipe it writes a line when something has changed. It waits for a run that has not begun,
+    and ends with it. Exit codes: 0 all is done; 75 unfinished; 3 failed or damaged.
     """
     from shardwise.observe import watch
     from shardwise.observe.observer import Observer
@@ -192,14 +188,12 @@ def watch(options: Namespace) -> int:
 def verify(options: Namespace) -> int:
     """Check whether a results folder is whole, on any later day and machine. It changes nothing.
 
-    It reads every byte of the folder; the last line is the verdict. Input outside of it is not
-    read: a dry run says if it has changed. Exit codes: 0 whole; 2 it cannot be read; 3 damaged; 75
-    unfinished: nothing is wrong, start the run again to continue.
+    It reads every byte there; the last line is the verdict. Exit codes: 0 whole; 2 it cannot
+    be read; 3 damaged; 75 unfinished: nothing is wrong, start the run again to continue.
     """
     from shardwise.observe import audit
 
-    root = config.existing_folder(options.configfile, options.results)
-    result = audit.look(root)
+    result = audit.look(config.existing_folder(options.configfile, options.results))
     sys.stdout.write(result.json() if options.json else result.text())
     return result.code
 
