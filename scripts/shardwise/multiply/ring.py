@@ -102,10 +102,11 @@ class Ring:
                 self._machine.release()
             else:
                 return
-        what = f"a batch of {matrices} needs {human_bytes(least)}, but {self._machine.free()}; "
-        if cuda:  # no other shard would fit either
-            raise DeviceFailed(f"{what}ask for a larger device, or wait until this one is free")
-        raise TryAgain(f"{what}ask for more memory (mem_mb), or wait until this machine has it")
+        kind = DeviceFailed if cuda else TryAgain  # no other shard would fit the device either
+        raise kind(
+            f"a batch of {matrices} needs {human_bytes(least)}, but {self._machine.free()}; ask "
+            "for more memory (mem_mb) or a larger device, or wait until it is free"
+        )
 
     def _take(self, slots: int, matrices: int, run: range) -> None:
         problem, zeros = self._problem, self._machine.xp.zeros  # unused places may be multiplied

@@ -71,7 +71,7 @@ def test_the_one_b_has_its_place_beside_the_batches(tmp_path, monkeypatch, refus
         job.run_shard(made, "00000")
         np.testing.assert_array_equal(results(made), left @ right)
     else:
-        told = r"a batch of 1 needs .*, but this machine has less; ask for more memory \(mem_mb"
+        told = "a batch of 1 needs .*, but this machine has less; ask for more memory"
         with pytest.raises(TryAgain, match=told):
             job.run_shard(made, "00000")
     assert not leftovers(made.results.root)
