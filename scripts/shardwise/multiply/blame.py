@@ -7,6 +7,7 @@ from typing import Any
 from shardwise import errors, host
 from shardwise.devices import choose
 from shardwise.errors import BadMatrix, DeviceFailed, InputError, IntegrityError
+from shardwise.multiply import copy
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
 from shardwise.plan.problem import Problem
@@ -65,6 +66,8 @@ def input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
                 ) from error
         if plan.settings.materialize:
             path = plan.results.shard(shard.input_name)
-            receipts.check_elements(path, judge.check_copy(plan, shard.shard).file)
+            facts = judge.check_copy(plan, shard.shard).file
+            if not receipts.passes(receipts.check_elements, path, facts):
+                raise copy.damaged(plan, shard) from error
         place = nonfinite.file_of(plan, "input", error.matrix)
         raise InputError(f"{error.what} ({place}); {error.cure}") from error

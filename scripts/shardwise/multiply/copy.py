@@ -90,7 +90,10 @@ def existing_copy(plan: Plan, shard: Shard) -> str | None:
     return None
 
 
-def how_to_repair(plan: Plan, shard: Shard) -> str:
-    """The commands that make a damaged copy again."""
+def damaged(plan: Plan, shard: Shard) -> IntegrityError:
+    """The error for a copy that is not what its receipt says, with the command that repairs it."""
     receipt = for_bash(plan.results.shard_receipt(shard.input_name))
-    return f"rm -f {receipt}, then start the run again"
+    return IntegrityError(
+        f"{plan.results.shard(shard.input_name)} is damaged: its checksum differs from its "
+        f"receipt; rm -f {receipt}, then start the run again"
+    )

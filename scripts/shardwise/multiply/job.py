@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 
 from shardwise.devices import choose
-from shardwise.errors import IntegrityError
 from shardwise.files import small
 from shardwise.files.checksum import raw_bytes
 from shardwise.files.commit import commit
@@ -261,10 +260,7 @@ class ShardJob:
         plan, shard, operation = self._plan, self.shard, self.checks.operation
         own, *right = [factor.checksum() for factor in self.factors]
         if self._copied not in (None, own):
-            raise IntegrityError(
-                f"{plan.results.shard(shard.input_name)} is damaged: its checksum differs from "
-                f"its receipt; {copy.how_to_repair(plan, shard)}"
-            )
+            raise copy.damaged(plan, shard)
         with np.errstate(all="ignore"):
             witness = self.checks.witness()
         return {
