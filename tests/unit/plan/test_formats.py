@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import h5py
@@ -81,7 +82,11 @@ CHUNKED = {
     ),
     **{
         f"hdf5, {own}": lambda f, a, own=own: hdf5(f / "a.h5", a, chunks=(4, 8, 5), **own)
-        for own in (hdf5plugin.Bitshuffle(), hdf5plugin.Zstd())
+        for own in (
+            hdf5plugin.Bitshuffle(), hdf5plugin.Bitshuffle(cname="zstd"),
+            hdf5plugin.Bitshuffle(cname="none"), hdf5plugin.Blosc(), hdf5plugin.BZip2(),
+            hdf5plugin.LZ4(), hdf5plugin.Zstd(),
+        )
     },
     "zarr 2": zarr_array(2),
     "zarr 3": zarr_array(3),
@@ -372,12 +377,16 @@ def test_a_virtual_dataset_stands_for_the_arrays_that_it_gathers(tmp_path):
         factories.plan(tmp_path, input=f"{tmp_path}/a.h5:x", **given)
 
 
-def _stored(folder, **options):
-    """An HDF5 file in which one chunk has other stored bytes."""
-    name = hdf5(folder / "a.h5", noise(SHAPE), chunks=(4, 8, 5), **options)
-    with h5py.File(names.file_of(name), "r+") as file:
-        file["run/frames"].id.write_direct_chunk((4, 0, 0), b"no chunk")
-    return name
+def _stored(chunk, **options):
+    """A maker of an HDF5 file in which one chunk has these stored bytes."""
+
+    def make(folder):
+        name = hdf5(folder / "a.h5", noise(SHAPE), chunks=(4, 8, 5), **options)
+        with h5py.File(names.file_of(name), "r+") as file:
+            file["run/frames"].id.write_direct_chunk((4, 0, 0), chunk)
+        return name
+
+    return make
 
 
 def _cut(name, nbytes):
@@ -432,12 +441,16 @@ REFUSALS = {title: (make, told) for title, make, told in (
     ("objects", dataset(shape=(3, 2, 2), dtype=h5py.special_dtype(vlen=np.int32)),
      "are never unpickled"),
     ("a filter that nobody knows", _unknown_filter,
-     "filter 31999, which is not installed: pip install hdf5plugin"),
+     "size of a chunk decoded by filter 31999 cannot be checked"),
     ("a chunk that fills memory",
      _h5(lambda f: f.create_dataset("x", (2, 20000, 20000), chunks=(1, 20000, 20000), dtype="f4",
                                     compression=1).id.write_direct_chunk((0, 0, 0), b"x")),
      "chunks .* of 1.5 GiB.* with chunks of 1.0"),
-    ("a chunk that is too short", lambda p: _stored(p, fletcher32=True), "a chunk is too short"),
+    ("a chunk of another length", _stored(bytes(8), fletcher32=True),
+     r"chunk at \(4, 0, 0\) has 8 bytes, not 1284"),
+    ("a filter whose bytes nobody can count",
+     dataset(data=np.eye(4)[None], chunks=True, compression="szip"),
+     r"HDF5 filters \[4\]; allowed are shuffle, then gzip, LZF or"),
     ("no array", lambda p: spoiled(bool)(p) + ":x", "holds no array 'x'; name one"),
     ("a codec that unpickles", spoiled(edited(filters=[{"id": "pickle"}]), 2), "codec pickle coul"),
     ("a codec that nobody knows", spoiled(edited(compressor={"id": "spy"}), 2), "codec.*spy"),
@@ -473,14 +486,23 @@ def test_a_package_is_missing_or_does_not_load(tmp_path, monkeypatch):
         planned(tmp_path, name)
 
 
-@pytest.mark.parametrize("make", [
-    spoiled(lambda store: os.truncate(store / "c/0/0/0", 9)),
-    spoiled(lambda store: os.truncate(store / "c/0/0/0", 3 << 10), compressors=None),
-    lambda folder: _stored(folder, compression="gzip"),
+GZIP, LZF = {"compression": "gzip"}, {"compression": "lzf"}
+
+
+@pytest.mark.parametrize(("make", "told"), [
+    (spoiled(lambda store: os.truncate(store / "c/0/0/0", 9)), "a chunk is damaged, in matrices"),
+    (spoiled(lambda store: os.truncate(store / "c/0/0/0", 3 << 10), compressors=None),
+     "a chunk is damaged, in matrices"),
+    *((_stored(chunk, **own), r"\(4, 0, 0\) does not decode to 1280 bytes") for own, chunk in (
+        (GZIP, zlib.compress(bytes(8))), (GZIP, zlib.compress(bytes(1 << 22))),
+        (LZF, b"\7ABCDEFGH"), (LZF, b"\0A" + b"\xe0\xff\0" * (1 << 12)),
+        (hdf5plugin.Bitshuffle(), (1 << 30).to_bytes(8) + bytes(64)),
+        (hdf5plugin.LZ4(), (8).to_bytes(8) + bytes(64)))),
+    (_stored(b"\0A\xe0", **LZF), "cannot be read as HDF5"),
 ])  # fmt: skip
-def test_a_damaged_chunk_is_an_integrity_error(tmp_path, make):
+def test_a_damaged_chunk_is_an_integrity_error(tmp_path, make, told):
     """The file has the planned identity, but a chunk does not decode, or not to its length."""
     name = make(tmp_path)
     made = factories.plan(tmp_path, input=name, shards=1, product="A.T @ A", materialize=True)
-    with pytest.raises(IntegrityError, match=r"a chunk is damaged, in matrices|cannot be read as"):
+    with pytest.raises(IntegrityError, match=told):
         copies(made)
