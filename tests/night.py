@@ -31,7 +31,7 @@ RESULTS = HERE / "results" / "default"
 before = []
 
 def square(xp, block):
-    if (RESULTS / "plan.tsv").exists():  # else the function is tried
+    if "SHARDWISE_RUN" in os.environ:  # else the function is tried
         shard = f"{int(block[0, 0, 0]):05}"
         wait_at_the_gate(shard)
         meet(shard, xp)

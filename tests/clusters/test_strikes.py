@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 def square(xp, block):
-    if (HERE / "results" / "default" / "plan.tsv").exists():  # else the function is tried
+    if "SHARDWISE_RUN" in os.environ:  # else the function is tried
         (HERE / "busy" / str(os.getpid())).touch()
         hang = HERE / "hang" / f"{int(block[0, 0, 0]):05}"
         if hang.exists():
