@@ -3,7 +3,6 @@
 import ast
 import io
 import math
-import mmap
 import os
 import re
 import struct
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from shardwise.errors import InputError, short
+from shardwise.files import checksum as checksums
 from shardwise.files import extents, pieces, remote
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 
@@ -27,7 +27,7 @@ _OTHERS = {
 MAX_HEADER_BYTES = 10_000  # NumPy's own limit
 MAX_DIMENSIONS = 64
 _LONG = re.compile(r"([0-9])L(?=[,)])")  # Python 2 wrote long integers with an L, such as 6L
-_COLUMNS = 32  # of a matrix in Fortran order that are read at once: they lie side by side
+LINE_BYTES = 64 * 1024  # in lines up to this, it is faster to read unwanted bytes than to seek
 # Byte at which the elements of our own files begin: a page, for direct I/O.
 DATA_OFFSET = extents.PAGE
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
@@ -175,7 +175,7 @@ def read_matrices(
     rows, columns = header.shape[-2:]
     file = extents.OpenFiles(opened).get(str(path))
     if header.fortran:
-        _read_fortran(path, file.fileno(), header, (start, stop), out, first_row)
+        _read_fortran(file, header, (start, stop), out, first_row)
     else:
         offset = header.offset + (start * rows + first_row) * columns * out.itemsize
         file.read(offset, raw_bytes(out))
@@ -184,26 +184,28 @@ def read_matrices(
 
 
 def _read_fortran(
-    path: Path | str,
-    descriptor: int,
-    header: Header,
-    part: tuple[int, int],
-    out: np.ndarray,
-    first_row: int,
+    file: Any, header: Header, part: tuple[int, int], out: np.ndarray, first_row: int
 ) -> None:
-    """Read some matrices of a file whose first index varies fastest, by a map of the file."""
-    count = math.prod(header.shape)
-    try:
-        end = header.offset + count * header.dtype.itemsize
-        raw = mmap.mmap(descriptor, end, access=mmap.ACCESS_READ)
-    except ValueError as error:
-        raise extents.shorter(path) from error
-    stack = np.frombuffer(raw, header.dtype, count, header.offset).reshape(
-        (header.matrices, *header.shape[-2:]), order="F"
-    )
-    wanted = stack[slice(*part), first_row : first_row + out.shape[1]]
-    for j in range(0, out.shape[2], _COLUMNS):
-        out[..., j : j + _COLUMNS] = wanted[..., j : j + _COLUMNS]
+    """Read some matrices of a file whose first index varies fastest, a bounded part at a time.
+
+    A line is the same element of all matrices: they lie side by side. The lines are in column-major
+    order. (Not through a memory map: if the file is cut off, SIGBUS would kill the process.)
+    """
+    count, (rows, columns) = header.matrices, header.shape[-2:]
+    line, height = count * header.dtype.itemsize, out.shape[1]
+    whole = line <= LINE_BYTES  # else only the wanted part of each line is read
+    low, high = (0, count) if whole else part
+    at_once = max(1, checksums.CHUNK_BYTES // line) if whole else 1
+    tall = min(height, at_once)
+    wide = min(columns, at_once // rows) if height == rows <= at_once else 1
+    for j in range(0, columns, wide):
+        for i in range(0, height, tall):
+            shape = (min(wide, columns - j), min(tall, height - i), high - low)
+            block = np.empty(shape, header.dtype)
+            first = j * rows + first_row + i
+            file.read(header.offset + first * line + low * block.itemsize, raw_bytes(block))
+            taken = block[:, :, part[0] - low : part[1] - low].transpose(2, 1, 0)
+            out[:, i : i + shape[1], j : j + shape[0]] = taken
 
 
 class StackWriter:
