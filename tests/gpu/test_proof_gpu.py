@@ -69,7 +69,8 @@ def forms(a, b, c):
 
 @pytest.mark.parametrize(("product", "dtype", "dim"), [
     *itertools.product(factories.PRODUCTS, factories.FLOATS, SIZES),
-    *((product, "float32", 1101) for product in factories.PRODUCTS),  # a warp a row, in chunks
+    *((product, "float32", 1101) for product in factories.PRODUCTS),  # cut among threads
+    ("A @ A", "complex64", 1100),  # a block of threads for each
 ])  # fmt: skip
 def test_ratios_and_forms_are_those_of_their_definition(xp, product, dtype, dim):
     """Honest products pass, one planted error is found; all agree up to rounding."""
