@@ -13,7 +13,6 @@ typedef unsigned long long u64;
 
 #define VECTORS 4
 #define BLOCK 256  // threads
-#define CHUNK 256  // rows that one thread adds up in `columns_times`; even
 #define FULL 0xffffffffu
 
 #if defined(FLOAT16)
@@ -231,18 +230,18 @@ compare_row(const Real* x, i64 rows, i64 cols, const double* y, i64 y_length, do
     raise(ratio + where[0], value, c >= cols);
 }
 
-// y = X^T v; its plane of moduli is |X|^T w. One thread for COLUMNS columns of CHUNK rows. If there
-// are several chunks, their sums are added in any order to y, which must be 0 before: so the last bits
-// may differ from run to run.
+// y = X^T v; its plane of moduli is |X|^T w. One thread for COLUMNS columns of `chunk` rows; `chunk` is
+// even. If there are several chunks, their sums are added in any order to y, which must be 0 before:
+// so the last bits may differ from run to run.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 columns_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length,
-              i64 v_stride, double* y, i64 y_length, const i64* where) {
+              i64 v_stride, double* y, i64 y_length, i64 chunk, const i64* where) {
     if (where) x += PARTS * rows * cols * where[0];
-    i64 packs = (cols + COLUMNS - 1) / COLUMNS, chunks = (rows + CHUNK - 1) / CHUNK;
+    i64 packs = (cols + COLUMNS - 1) / COLUMNS, chunks = (rows + chunk - 1) / chunk;
     i64 i = (i64)blockIdx.x * BLOCK + threadIdx.x;
-    i64 c = i % packs * COLUMNS, low = i / packs % chunks * CHUNK, matrix = i / packs / chunks;
+    i64 c = i % packs * COLUMNS, low = i / packs % chunks * chunk, matrix = i / packs / chunks;
     if (matrix >= n) return;
-    i64 high = low + CHUNK < rows ? low + CHUNK : rows;
+    i64 high = low + chunk < rows ? low + chunk : rows;
     bool paired = in_pairs(x, cols), both = PARTS == 2 || c + 1 < cols;
     double sum[COLUMNS][PLANES] = {};
     x += PARTS * (matrix * rows * cols + c);

@@ -184,7 +184,7 @@ class _Device:
     No call waits for the device.
     """
 
-    _BLOCK, _CHUNK = 256, 256  # threads of a block, and rows of a chunk, as in freivalds.cu
+    _BLOCK = 256  # threads of a block, as in freivalds.cu
 
     def __init__(self, xp: Any, spec: CheckSpec) -> None:
         self._xp, dtype, group = xp, spec.problem.dtype, spec.group
@@ -196,6 +196,9 @@ class _Device:
         kernels = xp.RawModule(code=source, options=("-std=c++17", f"-D{dtype.upper()}"))
         names = "rows_times", "columns_times", "take_row", "compare", "compare_row"
         self._kernels = {name: kernels.get_function(name) for name in names}
+        # How many threads run at once, given the registers that these kernels use.
+        attributes = xp.cuda.Device().attributes
+        self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
         self._parts = 2 if "complex" in dtype else 1
         self._planes = VECTORS * self._parts + 1
         # Kernels read pairs, so lengths are rounded up to even, and the padding stays 0.
@@ -273,11 +276,14 @@ class _Device:
         matrix_of_v = v.shape[1] * v.shape[2] if len(v) > 1 else 0
         operands = (stack, *stack.shape, v, v.shape[2], matrix_of_v, product, product.shape[2])
         if turned:
-            threads, chunks = n * -(-cols * self._parts // 2), -(-rows // self._CHUNK)
+            threads = n * -(-cols * self._parts // 2)  # per chunk of rows; each takes two numbers
+            chunk = max(32, -(-rows // max(1, self._threads // threads)))
+            chunk += chunk % 2
+            chunks = -(-rows // chunk)
             if chunks > 1:
                 product.fill(0)
             blocks = -(-threads * chunks // self._BLOCK)
-            self._launch("columns_times", blocks, *operands, where)
+            self._launch("columns_times", blocks, *operands, chunk, where)
         else:
             # Threads of a team, which shares some rows; the fewer, the less there is to add up.
             size = max(4, min(32, 1 << (cols // 64).bit_length()))
