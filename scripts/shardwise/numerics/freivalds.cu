@@ -96,16 +96,17 @@ __device__ void raise(u64* most, u64 value, bool idle) {
     if (!idle && threadIdx.x % 32 == 0 && value > *(volatile u64*)most) atomicMax(most, value);
 }
 
-// y = X v; its plane of moduli is |X| w, where w is that of v. A team of `size` threads, 32 at most,
-// shares ROWS rows of one matrix. If `where` is not null, X begins at the matrix that `take_row` wrote
-// there; likewise in `columns_times`.
+// y = X v; its plane of moduli is |X| w, where w is that of v. A team of `size` threads shares ROWS rows
+// of one matrix. If `where` is not null, X begins at the matrix that `take_row` wrote there; likewise in
+// `columns_times`.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, i64 v_stride,
            double* y, i64 y_length, int size, const i64* where) {
     if (where) x += PARTS * rows * cols * where[0];
+    __shared__ double part[BLOCK / 4][ROWS * PLANES];  // the smallest team has 4 threads
     i64 groups = (rows + ROWS - 1) / ROWS;
     i64 team = (i64)blockIdx.x * (BLOCK / size) + (int)threadIdx.x / size;
-    bool idle = team >= n * groups;  // but it has to take part in the shuffles
+    bool idle = team >= n * groups;  // but it has to reach the barrier
     i64 matrix = idle ? 0 : team / groups, top = idle ? 0 : (team - matrix * groups) * ROWS;
     int rank = (int)threadIdx.x % size;
     const Real* row[ROWS];
@@ -151,17 +152,25 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length
         }
 #endif
     }
-    for (int step = size / 2; step > 0; step /= 2)
+    // Add up the sums of each warp of the team, or of the team if it is smaller, then those of the warps.
+    int unit = size < 32 ? size : 32, parts = size / unit;
+    for (int step = unit / 2; step > 0; step /= 2)
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
             for (int p = 0; p < PLANES; ++p) sum[r][p] += __shfl_xor_sync(FULL, sum[r][p], step);
+    if (threadIdx.x % unit == 0)
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r)
+        for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-        for (int p = 0; p < PLANES; ++p)
-            if (!idle && top + r < rows && (r * PLANES + p) % size == rank)
-                y[(matrix * PLANES + p) * y_length + top + r] = sum[r][p];
+            for (int p = 0; p < PLANES; ++p) part[threadIdx.x / unit][r * PLANES + p] = sum[r][p];
+    __syncthreads();
+    for (int i = rank; i < ROWS * PLANES && !idle; i += size) {
+        double total = 0;
+        for (int k = 0; k < parts; ++k) total += part[(int)threadIdx.x / size * parts + k][i];
+        i64 r = top + i / PLANES;
+        if (r < rows) y[(matrix * PLANES + i % PLANES) * y_length + r] = total;
+    }
 }
 
 // For each matrix, the largest |c - y| / (relative * w + absolute), by its bits; c are the planes of C v,

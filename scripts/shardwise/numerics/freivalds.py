@@ -285,9 +285,7 @@ class _Device:
             blocks = -(-threads * chunks // self._BLOCK)
             self._launch("columns_times", blocks, *operands, chunk, where)
         else:
-            # Threads of a team, which shares some rows; the fewer, the less there is to add up.
-            size = max(4, min(32, 1 << (cols // 64).bit_length()))
-            blocks = -(-n * -(-rows // (4 // self._parts)) * size // self._BLOCK)
+            size, blocks = self._teams(stack)
             self._launch("rows_times", blocks, *operands, np.int32(size), where)
         if conjugated:
             self._conjugate(product)
@@ -295,6 +293,20 @@ class _Device:
     def _conjugate(self, planes: Any) -> None:
         imaginary = planes[:, VECTORS : 2 * VECTORS]
         self._xp.negative(imaginary, out=imaginary)
+
+    def _teams(self, stack: Any) -> tuple[int, int]:
+        """Threads per team, which shares some rows of a matrix, and number of blocks of threads.
+
+        Teams are small, to spend little on adding up, but large enough to fill the device.
+        """
+        n, rows, cols = stack.shape
+        teams = n * -(-rows // (4 // self._parts))
+        size = 4
+        while size < 32 and 64 * size <= cols:
+            size *= 2
+        while size < self._BLOCK and 2 * size * teams <= self._threads and 16 * size <= cols:
+            size *= 2
+        return size, -(-teams * size // self._BLOCK)
 
     def _launch(self, kernel: str, blocks: int, *arguments: Any) -> None:
         self._kernels[kernel]((blocks,), (self._BLOCK,), arguments)
