@@ -86,41 +86,48 @@ __device__ Pair load(const Real* p, bool both, bool paired) {
     return pair(__ldg(p), both ? __ldg(p + 1) : (Real)0);
 }
 
-// Raises *most to the largest of the values of a warp, if that is larger.
-__device__ void raise(u64* most, u64 value, bool idle) {
-    for (int step = 16; step > 0; step /= 2) {
-        u64 other = __shfl_xor_sync(FULL, value, step);
-        value = other > value ? other : value;
-    }
-    // Compare first: most warps have nothing to raise, and so need no atomic operation.
-    if (!idle && threadIdx.x % 32 == 0 && value > *(volatile u64*)most) atomicMax(most, value);
+// `size` threads that share the work on ROWS rows of one matrix. Every thread belongs to a team and
+// reaches all barriers; a team that has no rows is idle.
+struct Team {
+    i64 matrix, row;
+    int rank, size;
+    bool idle;
+};
+
+__device__ Team my_team(i64 n, i64 rows, int size) {
+    i64 groups = (rows + ROWS - 1) / ROWS;
+    i64 i = (i64)blockIdx.x * (BLOCK / size) + (int)threadIdx.x / size;
+    Team team;
+    team.idle = i >= n * groups;
+    if (team.idle) i = 0;
+    team.matrix = i / groups;
+    team.row = (i - team.matrix * groups) * ROWS;
+    team.rank = (int)threadIdx.x % size;
+    team.size = size;
+    return team;
 }
 
-// y = X v; its plane of moduli is |X| w, where w is that of v. A team of `size` threads shares ROWS rows
-// of one matrix. If `where` is not null, X begins at the matrix that `take_row` wrote there; likewise in
-// `columns_times`.
-extern "C" __global__ void __launch_bounds__(BLOCK)
-rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, i64 v_stride,
-           double* y, i64 y_length, int size, const i64* where) {
-    if (where) x += PARTS * rows * cols * where[0];
-    __shared__ double part[BLOCK / 4][ROWS * PLANES];  // the smallest team has 4 threads
-    i64 groups = (rows + ROWS - 1) / ROWS;
-    i64 team = (i64)blockIdx.x * (BLOCK / size) + (int)threadIdx.x / size;
-    bool idle = team >= n * groups;  // but it has to reach the barrier
-    i64 matrix = idle ? 0 : team / groups, top = idle ? 0 : (team - matrix * groups) * ROWS;
-    int rank = (int)threadIdx.x % size;
-    const Real* row[ROWS];
-    for (int r = 0; r < ROWS; ++r)  // past the end the last row again
-        row[r] = x + PARTS * (matrix * rows + (top + r < rows ? top + r : rows - 1)) * cols;
-    bool paired = in_pairs(x, cols);
-    v += matrix * v_stride;
-    double sum[ROWS][PLANES];
+// Finds the rows of a team; in place of rows past the end it takes the last row again.
+__device__ void find_rows(const Team& team, const Real* x, i64 rows, i64 cols,
+                          const Real* (&row)[ROWS]) {
+    for (int r = 0; r < ROWS; ++r) {
+        i64 i = team.row + r < rows ? team.row + r : rows - 1;
+        row[r] = x + PARTS * (team.matrix * rows + i) * cols;
+    }
+}
+
+// Multiplies a thread's part of ROWS rows by the vectors; only if MODULI, also the moduli.
+template <bool MODULI>
+__device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], i64 cols,
+                              bool paired, const double* v, i64 length,
+                              double (&sum)[ROWS][PLANES]) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
         for (int p = 0; p < PLANES; ++p) sum[r][p] = 0;
+    if (team.idle) return;
 #pragma unroll 4
-    for (i64 c = rank * COLUMNS; c < (idle ? 0 : cols); c += size * COLUMNS) {
+    for (i64 c = team.rank * COLUMNS; c < cols; c += team.size * COLUMNS) {
         Pair x[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
@@ -128,18 +135,18 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length
 #if PARTS == 1
         double2 w[PLANES];
 #pragma unroll
-        for (int p = 0; p < PLANES; ++p) w[p] = *(const double2*)(v + p * length + c);
+        for (int p = 0; p < PLANES - !MODULI; ++p) w[p] = *(const double2*)(v + p * length + c);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             double a = wide(first(x[r])), b = wide(second(x[r]));
 #pragma unroll
             for (int p = 0; p < VECTORS; ++p) sum[r][p] += a * w[p].x + b * w[p].y;
-            sum[r][VECTORS] += fabs(a) * w[VECTORS].x + fabs(b) * w[VECTORS].y;
+            if (MODULI) sum[r][VECTORS] += fabs(a) * w[VECTORS].x + fabs(b) * w[VECTORS].y;
         }
 #else
         double w[PLANES];
 #pragma unroll
-        for (int p = 0; p < PLANES; ++p) w[p] = v[p * length + c];
+        for (int p = 0; p < PLANES - !MODULI; ++p) w[p] = v[p * length + c];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             double a = wide(first(x[r])), b = wide(second(x[r]));
@@ -148,56 +155,113 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length
                 sum[r][p] += a * w[p] - b * w[VECTORS + p];
                 sum[r][VECTORS + p] += a * w[VECTORS + p] + b * w[p];
             }
-            sum[r][2 * VECTORS] += (fabs(a) + fabs(b)) * w[2 * VECTORS];
+            if (MODULI) sum[r][2 * VECTORS] += (fabs(a) + fabs(b)) * w[2 * VECTORS];
         }
 #endif
     }
-    // Add up the sums of each warp of the team, or of the team if it is smaller, then those of the warps.
-    int unit = size < 32 ? size : 32, parts = size / unit;
+}
+
+// Adds up the sums of a team's threads, except for the last SKIP planes of each row. Afterwards shared
+// memory holds one record for each warp of the team; a team that is smaller than a warp has one.
+struct Shared {
+    double part[BLOCK / 4][ROWS * PLANES];  // the smallest team has 4 threads
+};
+
+template <int SKIP>
+__device__ void gather(int size, double (&sum)[ROWS][PLANES], Shared& shared) {
+    int unit = size < 32 ? size : 32;
     for (int step = unit / 2; step > 0; step /= 2)
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-            for (int p = 0; p < PLANES; ++p) sum[r][p] += __shfl_xor_sync(FULL, sum[r][p], step);
+            for (int p = 0; p < PLANES - SKIP; ++p)
+                sum[r][p] += __shfl_xor_sync(FULL, sum[r][p], step);
     if (threadIdx.x % unit == 0)
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-            for (int p = 0; p < PLANES; ++p) part[threadIdx.x / unit][r * PLANES + p] = sum[r][p];
+            for (int p = 0; p < PLANES - SKIP; ++p)
+                shared.part[threadIdx.x / unit][r * PLANES + p] = sum[r][p];
     __syncthreads();
-    for (int i = rank; i < ROWS * PLANES && !idle; i += size) {
-        double total = 0;
-        for (int k = 0; k < parts; ++k) total += part[(int)threadIdx.x / size * parts + k][i];
-        i64 r = top + i / PLANES;
-        if (r < rows) y[(matrix * PLANES + i % PLANES) * y_length + r] = total;
+}
+
+// Sum number i of this thread's team, added up over its records.
+__device__ double total(int size, const Shared& shared, int i) {
+    int parts = size < 32 ? 1 : size / 32;
+    const double(*part)[ROWS * PLANES] = shared.part + threadIdx.x / size * parts;
+    double sum = 0;
+    for (int k = 0; k < parts; ++k) sum += part[k][i];
+    return sum;
+}
+
+// Raises *most to the largest of the values of `unit` neighbouring threads, if that is larger.
+__device__ void raise(u64* most, u64 value, int unit, bool idle) {
+    for (int step = unit / 2; step > 0; step /= 2) {
+        u64 other = __shfl_xor_sync(FULL, value, step);
+        value = other > value ? other : value;
+    }
+    // Compare first: most threads have nothing to raise, and so need no atomic operation.
+    if (!idle && threadIdx.x % unit == 0 && value > *(volatile u64*)most) atomicMax(most, value);
+}
+
+// y = X v; its plane of moduli is |X| w, where w is that of v. One team for ROWS rows. If `where` is not
+// null, X begins at the matrix that `take_row` wrote there; likewise in `columns_times`.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, i64 v_stride,
+           double* y, i64 y_length, int size, const i64* where) {
+    if (where) x += PARTS * rows * cols * where[0];
+    __shared__ Shared shared;
+    Team team = my_team(n, rows, size);
+    const Real* row[ROWS];
+    double sum[ROWS][PLANES];
+    find_rows(team, x, rows, cols, row);
+    multiply_rows<true>(team, row, cols, in_pairs(x, cols), v + team.matrix * v_stride, length, sum);
+    gather<0>(size, sum, shared);
+    if (team.idle) return;
+    for (int i = team.rank; i < ROWS * PLANES; i += size) {
+        i64 r = team.row + i / PLANES;
+        if (r < rows) y[(team.matrix * PLANES + i % PLANES) * y_length + r] = total(size, shared, i);
     }
 }
 
-// For each matrix, the largest |c - y| / (relative * w + absolute), by its bits; c are the planes of C v,
-// y and w those of A (B v). It is infinite or NaN if anything is not finite. spot is null, or receives
-// the worst row of all matrices: its upper 32 bits are those of the row's ratio, its lower ones 2^32 - 1
-// minus the row's number in C, so that of rows with equal upper bits the first is the largest. One thread
-// per row.
+// For each matrix, the largest |C v - y| / (relative * w + absolute), by its bits; y and w are the
+// planes of A (B v). It is infinite or NaN if anything is not finite. C times the last vector goes to
+// own, (n, PARTS, y_length). spot is null, or receives the worst row of all matrices: its upper 32 bits
+// are those of the row's ratio, its lower ones 2^32 - 1 minus the row's number in C, so that of rows
+// with equal upper bits the first is the largest. One team for ROWS rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-compare(const double* c, const double* y, i64 n, i64 rows, i64 length, double relative,
-        double absolute, u64* ratio, u64* spot) {
-    i64 number = (i64)blockIdx.x * BLOCK + threadIdx.x;
-    bool idle = number >= n * rows;
-    if (idle) number = 0;
-    i64 matrix = number / rows, at = matrix * PLANES * length + number % rows;
-    double bound = relative * y[at + (PLANES - 1) * length] + absolute;
-    u64 worst = 0;
-    for (int p = 0; p < VECTORS; ++p) {
-        double gap = 0;
+compare(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, const double* y,
+        i64 y_length, double relative, double absolute, int size, u64* ratio, double* own,
+        u64* spot) {
+    __shared__ Shared shared;
+    Team team = my_team(n, rows, size);
+    const Real* row[ROWS];
+    double sum[ROWS][PLANES];
+    find_rows(team, x, rows, cols, row);
+    multiply_rows<false>(team, row, cols, in_pairs(x, cols), v, length, sum);
+    gather<1>(size, sum, shared);
+    u64 worst = 0, which = 0;
+    for (int i = team.rank; i < ROWS * VECTORS && !team.idle; i += size) {
+        int r = i / VECTORS, p = i % VECTORS;
+        if (team.row + r >= rows) break;
+        const double* found = y + team.matrix * PLANES * y_length + team.row + r;
+        double sums[PARTS], gap = 0;
+#pragma unroll
         for (int k = 0; k < PARTS; ++k) {
-            i64 i = at + (k * VECTORS + p) * length;
-            gap += fabs(c[i] - y[i]);
+            sums[k] = total(size, shared, r * PLANES + k * VECTORS + p);
+            gap += fabs(sums[k] - found[(k * VECTORS + p) * y_length]);
+            if (p == VECTORS - 1)
+                own[(team.matrix * PARTS + k) * y_length + team.row + r] = sums[k];
         }
-        worst = max(worst, bits_of(gap / bound));
+        double bound = relative * found[(PLANES - 1) * y_length] + absolute;
+        // An infinite bound would prove nothing.
+        u64 value = is_finite(bits_of(bound)) ? bits_of(gap / bound) : 0x7ff8000000000000ull;
+        worst = max(worst, value);
+        u64 number = team.matrix * rows + team.row + r;
+        which = max(which, (value >> 32 << 32) | (0xffffffffu - number));
     }
-    if (!is_finite(bits_of(bound))) worst = 0x7ff8000000000000ull;  // it would prove nothing
-    if (!idle && worst > *(volatile u64*)(ratio + matrix)) atomicMax(ratio + matrix, worst);
-    if (spot) raise(spot, (worst >> 32 << 32) | (0xffffffffu - number), idle);
+    raise(ratio + team.matrix, worst, size < 32 ? size : 32, team.idle);
+    if (spot) raise(spot, which, size < 32 ? size : 32, team.idle);
 }
 
 // Writes the row of A that `spot` names to v: as the first vector, and its moduli as the last plane. If
@@ -236,7 +300,7 @@ compare_row(const Real* x, i64 rows, i64 cols, const double* y, i64 y_length, do
             gap += fabs(wide(x[part]) - y[part * VECTORS * y_length + c]);
         value = bits_of(gap / bound);
     }
-    raise(ratio + where[0], value, c >= cols);
+    raise(ratio + where[0], value, 32, c >= cols);
 }
 
 // y = X^T v; its plane of moduli is |X|^T w. One thread for COLUMNS columns of `chunk` rows; `chunk` is

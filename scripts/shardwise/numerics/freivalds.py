@@ -207,7 +207,7 @@ class _Device:
         self._signs = xp.asarray(planes)
         lengths = [n + n % 2 for n in (spec.problem.factor_shapes[0][1], len(left))]
         self._products = [xp.zeros((group, self._planes, n)) for n in lengths]
-        self._own = xp.zeros((group, self._planes, lengths[1]))  # of C r
+        self._own = xp.zeros((group, self._parts, lengths[1]))  # C r of the last vector
         padded = np.zeros((2, lengths[1]))
         padded[:, : len(left)] = left, np.abs(left)
         self._left, self._rows = xp.asarray(padded), len(left)
@@ -216,18 +216,15 @@ class _Device:
 
     def check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
         spots: Any = self._xp.zeros(len(product), "uint64") if self._close else 0
-        v, own, (n, rows, _) = self._product(steps), self._own[: len(product)], product.shape
-        self._times(Step(product, False, False), self._signs, own)
+        v = self._product(steps)
+        size, blocks = self._teams(product)
         self._launch(
             "compare",
-            -(-n * rows // self._BLOCK),
-            *(own, v, n, rows, v.shape[2], self._relative, self._absolute, ratio, spots),
+            blocks,
+            *(product, *product.shape, self._signs, self._signs.shape[2], v, v.shape[2]),
+            *(self._relative, self._absolute, np.int32(size), ratio, self._own, spots),
         )
-        for number, planes in enumerate((own, v)):
-            first = number * self._parts
-            each = planes[:, VECTORS - 1 : -1 : VECTORS].dot(self._left[0]).T
-            forms[first : first + self._parts] = each
-        forms[-1] = v[:, -1].dot(self._left[1])
+        self._write_forms(v, forms)
         if self._close:
             self._closer_look(steps, product, ratio, spots.max())
 
@@ -253,6 +250,13 @@ class _Device:
             *(product, rows, cols, self._row, self._row.shape[2], *self._close),
             *(self._where, ratio),
         )
+
+    def _write_forms(self, v: Any, forms: Any) -> None:
+        """Compute the forms from the planes of A (B r), and from the C r that `compare` left."""
+        n, parts, (left, moduli) = forms.shape[1], self._parts, self._left
+        forms[:parts] = self._own[:n].dot(left).T
+        forms[parts:-1] = v[:, VECTORS - 1 : -1 : VECTORS].dot(left).T
+        forms[-1] = v[:, -1].dot(moduli)
 
     def _product(self, steps: Steps) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""
