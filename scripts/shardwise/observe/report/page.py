@@ -75,8 +75,10 @@ def _facts(seen: Status) -> list[tuple[str, str]]:
         size = f"{rows:,} × {columns:,}, {plan.dtype}"
         nbytes = human_bytes(count * plan.problem.matrix_bytes)
         pairs.append(("matrices", plain(f"{count:,} of {size}, {nbytes}")))
-        said = plan.facts.config.items()
-        pairs += [(key, plain(value)) for key, value in said if value is not None]
+        said = {key: value for key, value in plan.facts.config.items() if value}
+        for key in ("results", "shard_bytes", *(() if plan.facts.synthetic else ("synthetic",))):
+            said.pop(key, None)  # it is named above, is in `shards`, or was not used
+        pairs += [(key, plain(value)) for key, value in said.items()]
         pairs += [("of the input", plain(note)) for note in plan.facts.notes]
     return pairs
 
