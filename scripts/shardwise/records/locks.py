@@ -53,13 +53,6 @@ def is_job_locked(path: Path) -> bool | None:
     return False
 
 
-def dispatcher(results: Results) -> str:
-    """What the process that hands out shards has written about itself; empty if there is none."""
-    with suppress(OSError):
-        return results.dispatching.read_bytes()[:4096].decode(errors="replace").strip()
-    return ""
-
-
 def is_living(results: Results) -> bool | None:
     """Whether a run, or a job of one, works on these results, on any node; None if unknown."""
     found = is_job_locked(results.living), is_job_locked(results.running)
