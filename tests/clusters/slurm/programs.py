@@ -32,6 +32,8 @@ class Programs:
 
     Attributes
     ----------
+    prefix
+        The folder that Slurm's packages are unpacked into.
     plugins
         The folder with Slurm's plugins, whose path names the machine's architecture.
     library_path
@@ -39,15 +41,15 @@ class Programs:
     """
 
     def __init__(self) -> None:
-        self._prefix = debian.unpacked("slurm", PACKAGES, _name_daemons)
-        (self.plugins,) = self._prefix.glob("usr/lib/*/slurm-wlm")
+        self.prefix = debian.unpacked("slurm", PACKAGES, _name_daemons)
+        (self.plugins,) = self.prefix.glob("usr/lib/*/slurm-wlm")
         libraries = self.plugins.parent
-        system = self._prefix / "lib" / libraries.name
+        system = self.prefix / "lib" / libraries.name
         self.library_path = f"{self.plugins}:{libraries}:{system}"
 
     def daemon(self, name: str) -> Path:
         """Return the path of ``slurmctld``, ``slurmd`` or ``slurmstepd``."""
-        return self._prefix / "usr" / "sbin" / name
+        return self.prefix / "usr" / "sbin" / name
 
     def write_wrapper(self, name: str, bin_dir: Path, conf: Path) -> None:
         """Write the script that runs one of Slurm's commands against the cluster of `conf`.
@@ -55,7 +57,7 @@ class Programs:
         It calls the dynamic loader that the program names in its header: every job would inherit
         an ``LD_LIBRARY_PATH``.
         """
-        program = self._prefix / "usr" / "bin" / name
+        program = self.prefix / "usr" / "bin" / name
         loader = re.search(rb"/lib[^\0]*/ld-[^\0]+", program.read_bytes()[:4096])
         assert loader, f"{program} names no dynamic loader"
         found = (os.fsdecode(loader.group()), "--library-path", self.library_path, "--argv0", name)
