@@ -21,9 +21,18 @@ CACHE = Path(__file__).resolve().parents[1] / ".cache"
 # Raise the number when the unpacked content changes: prefixes of earlier recipes are then ignored.
 PREFIX_NAME = "prefix-1"
 
-# The host's hooks, which run after an update (some clear the system's caches), must not run here;
-# the command line of `apt-config` itself is not a setting.
-NOT_CARRIED_OVER = ("apt::update::", "dpkg::", "commandline")
+# After the host's own settings (sources, proxies, keys): private state, and no hooks, some of which
+# clear the system's caches. Options of the command line cannot empty a list of hooks.
+CONFIG = """\
+#clear APT::Update;
+#clear DPkg;
+Dir::State::lists "{work}/lists/";
+Dir::Cache "{work}/";
+Dir::Cache::archives "{work}/archives/";
+APT::Sandbox::User "root"; // apt's own user may have no way into this folder
+Acquire::Languages "none";
+Acquire::Retries "3";
+"""
 
 COMMAND_LIMIT_S = 600
 
@@ -79,54 +88,26 @@ def library_path(prefix: Path) -> str:
 
 def _unpack(work: Path, packages: Sequence[str]) -> None:
     """Download the packages into `work` and unpack them into ``work/prefix``."""
-    for tool in ("apt-get", "apt-config", "dpkg-deb"):
+    for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
             raise PackagesError(f"{tool} not found: {packages[0]} needs Debian or Ubuntu")
-    debs = work / "debs"
-    debs.mkdir(parents=True)
-    config = _write_config(work)
-    # An unreachable source of the host must not stop us: the next step shows if it matters.
-    update = _run(["apt-get", "-q", "update"], work, config, check=False)
-    names = _needed(work, config, packages, update)
-    LOG.info("downloading %s", " ".join(names))
-    _run(["apt-get", "-q", "download", *names], debs, config)
-    for deb in sorted(debs.glob("*.deb")):
-        _run(["dpkg-deb", "-x", str(deb), str(work / "prefix")], work, config)
-
-
-def _write_config(work: Path) -> Path:
-    """Write the host's apt settings (sources, proxies, keys) with private state and no hooks.
-
-    Overriding on the command line would not do: a list of hooks cannot be emptied there.
-    """
-    kept = [
-        line
-        for line in _run(["apt-config", "dump"], work, None).splitlines()
-        # A quote inside a value is printed bare, and apt could not read the line back.
-        if not line.lower().startswith(NOT_CARRIED_OVER) and line.count('"') == 2
-    ]
-    for name in ("lists/partial", "archives/partial"):
+    for name in ("lists/partial", "archives/partial", "debs"):
         (work / name).mkdir(parents=True)
-    kept += [
-        f'Dir::State::lists "{work}/lists/";',
-        f'Dir::Cache "{work}/";',
-        f'Dir::Cache::archives "{work}/archives/";',
-        'Dir::Etc::main "/dev/null";',  # all of it is in the dump already
-        'Dir::Etc::parts "/dev/null";',
-        'APT::Sandbox::User "root";',  # apt's own user may have no way into this folder
-        'Acquire::Languages "none";',
-        'Acquire::Retries "3";',
-    ]
-    config = work / "apt.conf"
-    config.write_text("\n".join(kept) + "\n")
-    return config
+    (work / "apt.conf").write_text(CONFIG.format(work=work))
+    apt = ["apt-get", f"--config-file={work}/apt.conf", "-q"]
+    # An unreachable source of the host must not stop us: the next step shows if it matters.
+    update = _run([*apt, "update"], work, check=False)
+    names = _needed(apt, work, packages, update)
+    LOG.info("downloading %s", " ".join(names))
+    _run([*apt, "download", *names], work / "debs")
+    for deb in sorted(work.glob("debs/*.deb")):
+        _run(["dpkg-deb", "-x", str(deb), str(work / "prefix")], work)
 
 
-def _needed(work: Path, config: Path, packages: Sequence[str], update: str) -> list[str]:
+def _needed(apt: list[str], work: Path, packages: Sequence[str], update: str) -> list[str]:
     """Name the packages, and the libraries they need that this host lacks."""
-    command = ["apt-get", "-s", "install", "--no-install-recommends", *packages]
     try:
-        plan = _run(command, work, config)
+        plan = _run([*apt, "-s", "install", "--no-install-recommends", *packages], work)
     except PackagesError as error:
         raise PackagesError(f"{error}\napt-get update said:\n{update[-2000:]}") from None
     new = {line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")}
@@ -135,11 +116,9 @@ def _needed(work: Path, config: Path, packages: Sequence[str], update: str) -> l
     return sorted({name for name in new if name.startswith("lib")} | set(packages))
 
 
-def _run(command: list[str], cwd: Path, config: Path | None, check: bool = True) -> str:
+def _run(command: list[str], cwd: Path, check: bool = True) -> str:
     """Run a command and return its output, both streams together."""
     env = os.environ | {"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    if config is not None:
-        env["APT_CONFIG"] = str(config)
     try:
         done = subprocess.run(
             command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -75,7 +75,6 @@ if [ -s {folder}/{command}.next ]; then
   answer=$(flock {folder} sh -c 'head -n 1 "$0"; sed -i 1d "$0"' {folder}/{command}.next)
   case "$answer" in
     "") ;; # another took the last one meanwhile
-    UNKNOWN) {real} "$@" | sed 's/RUNNING\\|CANCELLED/UNKNOWN/'; exit ;;
     "0 "*) echo "${{answer#0 }}"; exit ;;
     *) echo "${{answer#* }}" >&2; exit "${{answer%% *}}" ;;
   esac
@@ -148,9 +147,8 @@ class Night:
     def shim(self) -> Path:
         """Put scripts in front of the scheduler's commands, and return the folder that steers them.
 
-        Each line of ``COMMAND.next`` is one answer: an exit code and a text, or ``UNKNOWN``, which
-        lists running and cancelled jobs as UNKNOWN. Asking whether the cluster would take a job
-        uses up no answer.
+        Each line of ``COMMAND.next`` is one answer, an exit code and a text. Asking whether the
+        cluster would take a job uses up no answer.
         """
         folder, env = self.root / "shims", self.workspace.env
         scripts = {}

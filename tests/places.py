@@ -10,8 +10,8 @@ import pytest
 
 from tests import processes
 from tests.clusters.cluster import Cluster, session_cluster
-from tests.clusters.grid_engine.cluster import GridEngine
-from tests.clusters.slurm.cluster import Slurm
+from tests.clusters.grid_engine import GridEngine
+from tests.clusters.slurm import Slurm
 from tests.night import Night
 
 KINDS: dict[str, type[Cluster]] = {"slurm": Slurm, "grid_engine": GridEngine}

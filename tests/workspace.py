@@ -2,8 +2,10 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -16,14 +18,17 @@ import numpy as np
 import yaml
 
 from tests import processes
-from tests.warm_snakemake import WarmSnakemake, at_start
 
 REPO = Path(__file__).parents[1]
 SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
 _PARTS = ("Snakefile", "config.yaml", "workflow", "scripts", "profiles", "examples")
 _PACKAGE = Path("scripts", "shardwise", "numerics")
 _JOB = re.compile(r"^(?:local)?rule (\w+):\n(?:    .*\n)*", re.MULTILINE)
-_warm: dict[tuple[str | None, ...], WarmSnakemake] = {}
+_AT_START = ("HOME", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS")
+"""Variables that are read while Python starts or Snakemake is imported."""
+
+_warm: dict[tuple[str | None, ...], "subprocess.Popen[str]"] = {}
+"""The processes that fork runs, by the values of these variables; they end when this one does."""
 _SHARD = re.compile(r"^    wildcards: (?:thousand=\d+, )?shard=(\d+), ", re.MULTILINE)
 
 
@@ -78,10 +83,7 @@ class Workspace:
                 check=False,
             )  # fmt: skip
         else:
-            key = at_start(env)
-            if key not in _warm:
-                _warm[key] = WarmSnakemake(env)
-            done = _warm[key].run(line, self.root, env, timeout)
+            done = _in_a_fork(line, self.root, env, timeout)
         hand_on_compiled(self.root / _PACKAGE, REPO / _PACKAGE)
         return Finished(done.returncode, done.stdout + done.stderr)
 
@@ -116,6 +118,30 @@ class Workspace:
 
     def load(self, name: str) -> np.ndarray:
         return np.load(self.file(name))
+
+
+def _in_a_fork(
+    line: list[str], cwd: Path, env: dict[str, str], timeout: float
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command line of Snakemake in a fork of a process that has imported it."""
+    key = tuple(env.get(name) for name in _AT_START)
+    if key not in _warm:
+        # No more of ``env``: a test's cluster, once it ends, kills all that carry its variables.
+        own = {name: text for name, text in os.environ.items() if name not in _AT_START}
+        own |= {name: env[name] for name in _AT_START if name in env}
+        _warm[key] = subprocess.Popen(
+            [sys.executable, REPO / "tests" / "warm_snakemake.py"], env=own, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [f"{folder}/output", f"{folder}/errors"]
+        _warm[key].stdin.write(json.dumps([line, str(cwd), env, outputs]) + "\n")
+        if not select.select([_warm[key].stdout], [], [], timeout)[0]:
+            pid = _warm.pop(key).pid
+            processes.kill([*processes.descendants([pid]), pid])
+            raise subprocess.TimeoutExpired(line, timeout)
+        code = int(_warm[key].stdout.readline())
+        return subprocess.CompletedProcess(line, code, *(Path(p).read_text() for p in outputs))
 
 
 def _not_copied(folder: str, names: list[str]) -> list[str]:

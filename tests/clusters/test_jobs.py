@@ -1,6 +1,8 @@
 """The main job under the profile of a real scheduler: what it asks, what it says of failures."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -81,3 +83,50 @@ def test_a_task_leaves_before_its_time_is_up(night):
     assert any("the run time is nearly up" in log.read_text() for log in logs)
     assert not list(night.workspace.file("failed").glob("*")), "nobody is blamed"
     assert len({job.number for job in night.jobs()}) >= 2
+
+
+WORDS = {"slurm": "--partition=cpu --ntasks=1 --mem=500", "uge": ""}
+"""What the controller's job requests, by profile."""
+
+
+def submit(night) -> str:
+    """Submit a run; return the job number of its controller."""
+    profile = night.cluster.profile
+    words = ["submit", "--profile", profile, f"--job={WORDS[profile]}", "--configfile", "mine.yaml"]
+    line = [sys.executable, "-m", "shardwise.command", *words, *night.cluster.quick]
+    done = subprocess.run(
+        [*night.workspace.before, *line], cwd=night.root, capture_output=True, text=True,
+        env=night.workspace.env | {"PYTHONPATH": str(night.root / "scripts")}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (said,) = (part for part in done.stdout.splitlines() if part.startswith("job "))
+    return said.split()[1]
+
+
+@pytest.mark.nightly
+def test_the_controller_is_a_job(night):
+    """If cancelled, it cancels its jobs; the same command again computes what is missing."""
+    night.gated(2)
+    job = submit(night)
+    night.wait_for("both run", lambda: len(night.at_gate()) == 2)
+    night.cluster.cancel(job)
+    night.wait_for("all are gone", night.idle)
+    assert not night.receipts()
+
+    night.open()
+    submit(night)
+    night.wait_for("there is a sum", night.workspace.file("summary.json").exists)
+    night.wait_for("it has ended", night.idle)
+    night.check_sum()
+
+
+@pytest.mark.parametrize("site", ["grid_engine"], indirect=True)
+def test_a_parallel_environment_that_is_not_there_is_refused_before_any_job(night):
+    """The run ends with 2, not only once the shards are done, and names the profile's block."""
+    path = night.root / "profiles" / "uge" / "config.yaml"
+    path.write_text(path.read_text().replace('"-pe mpi {ranks}"', '"-pe nope {ranks}"'))
+    night.configure(2)
+    done = night.run()
+    assert done.code == 2, done.output
+    assert 'environment "nope" does not exist; change the block reduce' in done.output
+    assert not night.jobs()

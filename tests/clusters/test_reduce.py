@@ -1,16 +1,13 @@
 """The reduce in a scheduler's job: one world over what was granted, one exit code, no rank left."""
 
 import json
-import os
 import shlex
-import signal
 
 import numpy as np
 import pytest
 from shardwise.numerics.tree import TreeSum
 
-from tests import factories, processes
-from tests.clusters.jobs import waiting_ranks
+from tests import factories
 from tests.places import ways
 
 pytestmark = pytest.mark.timeout(600)
@@ -42,20 +39,3 @@ def test_the_ranks_are_where_they_were_granted(nodes, way, tmp_path):
     assert nodes.finish(job) == 3, nodes.printed(job)
     assert (nodes.printed(job).count(" ERROR "), "00001" in nodes.printed(job)) == (1, True)
     assert not made.results.statistic("sum").exists()
-
-
-@pytest.mark.fault("a rank that is killed")
-@pytest.mark.fault("a job that is cancelled, SIGTERM, Ctrl-C")
-@pytest.mark.parametrize("how", ["kill", factories.nightly("cancel")])
-@ways("reduces", *ON_TWO)
-def test_no_rank_outlives_another_or_its_job(nodes, way, tmp_path, how):
-    """If one rank is killed or the job is cancelled, all processes of the job are soon gone."""
-    found, before = nodes.reduces[way], nodes.own_processes()
-    job, ranks = waiting_ranks(nodes, tmp_path, *found.options, launcher=found.launcher)
-    if how == "cancel":
-        nodes.cancel(job)
-    else:
-        os.kill(ranks[2], signal.SIGKILL)
-    assert nodes.finish(job) != 0
-    processes.until(lambda: not processes.living(ranks), 20)
-    processes.until(lambda: nodes.own_processes() <= before, 60)

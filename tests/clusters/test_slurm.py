@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from collections import Counter
 
 import pytest
 
@@ -68,11 +67,11 @@ def test_a_launcher_of_another_mpi_is_refused(idle, made, by_srun):
 
 @pytest.mark.parametrize("mpi", ["srun --mpi=pmi2", nightly("mpiexec")])
 def test_the_profile_spreads_the_ranks(night, mpi):
-    """Every kind of job is submitted; either launcher spreads the ranks evenly over the nodes.
+    """A whole run; either launcher spreads the ranks evenly over the nodes.
 
     With ``--quiet rules`` the run prints at most 20 lines.
     """
-    night.workspace.configure(shards=1, reduce={"ranks": 2})
+    night.configure(1, reduce={"ranks": 2})
     profile = night.root / "profiles" / "slurm" / "config.yaml"
     others, reduce, block = profile.read_text().partition("\n  reduce:")
     spread = re.sub(r"# (nodes: 2|slurm_extra: )", r"\1", block).replace("node=2", "node=1")
@@ -81,8 +80,7 @@ def test_the_profile_spreads_the_ranks(night, mpi):
     done = night.run("--quiet", "rules")
     assert done.code == 0, done.output
     assert len(done.output.splitlines()) <= 20, done.output
-    submitted = Counter(job.what for job in night.jobs())
-    assert submitted == Counter(["synthesize", "shard 00000", "multiply 00000", "reduce"])
+    assert sorted(job.what for job in night.jobs()) == ["multiply 00000", "reduce"]
     summary = json.loads(night.workspace.file("summary.json").read_text())
     assert summary["nodes"] == {"gpu1": 1, "gpu2": 1}
     assert f"/{mpi} -n 2" in night.workspace.file("logs/reduce/reduce.log").read_text()

@@ -128,20 +128,3 @@ def test_a_real_disk_is_full(small_disk, leave):
     assert factories.run(*words).returncode == 0
     expected = factories.stack((4, 100, 100))
     assert (factories.products(made) == expected @ expected).all()
-
-
-@pytest.mark.fault("results folder that turns read-only in mid-run")
-def test_a_real_disk_turns_read_only(small_disk):
-    """It ends with 75; the same command does the rest once the disk is writable again."""
-    made = on_disk(small_disk)
-    words = ["multiply", "--plan", made.results.plan, "--shard"]
-    assert factories.run(*words, "00000").returncode == 0
-    before = factories.file(made, "receipt").read_bytes()
-    remount = ["mount", "-o", "remount,ro", str(small_disk)]
-    subprocess.run(remount, check=True)
-    done = factories.run(*words, "00001")
-    assert done.returncode == 75, done.stderr
-    assert os.strerror(errno.EROFS) in done.stderr
-    subprocess.run([*remount[:2], "remount,rw", remount[-1]], check=True)
-    assert factories.run(*words, "00001").returncode == 0
-    assert factories.file(made, "receipt").read_bytes() == before

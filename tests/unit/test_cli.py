@@ -1,17 +1,14 @@
 """The command lines, each run by hand: what they do, what they say, and how they end."""
 
 import json
-import signal
-import subprocess
-import time
 
 import numpy as np
 import pytest
 from shardwise import errors
 from shardwise.plan import plan as plans
 
-from tests import factories, processes
-from tests.factories import command, leftovers, mpirun, run, stack
+from tests import factories
+from tests.factories import leftovers, mpirun, run, stack
 from tests.hostile import bad_inputs
 
 
@@ -82,23 +79,3 @@ def test_each_error_has_one_exit_code(monkeypatch, error, code, words):
         "InputError", "IntegrityError", "TryAgain", "DeviceFailed",
     }  # fmt: skip
     assert kinds - direct == {errors.ShardwiseError, errors.BadMatrix}
-
-
-def test_ctrl_c_leaves_no_product(tmp_path):
-    """A job that is interrupted in the middle removes what it had begun to write."""
-    left = stack((60, 512, 512), "int32")  # integers take seconds: the signal comes in the middle
-    made = factories.plan(tmp_path, left, shards=1, materialize=False)
-    words = command("multiply", "--plan", made.results.plan, "--shard", "00000")
-    job = subprocess.Popen(
-        words, stderr=subprocess.PIPE, text=True,
-        preexec_fn=processes.heed_interrupts,  # noqa: PLW1509 - no threads
-    )  # fmt: skip
-    while not leftovers(tmp_path) and job.poll() is None:
-        time.sleep(0.002)
-    job.send_signal(signal.SIGINT)
-    _, told = job.communicate()
-    assert job.returncode == 130, told
-    assert "interrupted" in told
-    assert not factories.file(made, "product").exists()
-    assert not factories.file(made, "receipt").exists()
-    assert leftovers(tmp_path) == []

@@ -1,15 +1,12 @@
 """The main job under profiles/local: every kind of input, hostile names, trials, an example."""
 
-import json
 import os
 import re
 import subprocess
-import sys
 from functools import partial
 
 import h5py
 import numpy as np
-import pytest
 import zarr
 
 from tests import factories, objects
@@ -121,22 +118,3 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
     refused = quote("--trial")
     assert refused.returncode == 2
     assert "lacks 0 shards, but a trial computes 2 to predict the others" in refused.stderr
-
-
-@pytest.mark.nightly  # by day other tests plan it, try its physics, and run other functions
-@pytest.mark.parametrize("dispatch", ["jobs", "pool", "mpi"])
-def test_the_seismic_example(workspace: Workspace, dispatch: str) -> None:
-    """It runs as it is; the sum is that of its records, which no proof covers."""
-    folder = workspace.root / "examples" / "seismic"
-    command = [sys.executable, str(folder / "make_input.py")]
-    subprocess.run(command, check=True, env={"PYTHONPATH": str(factories.SCRIPTS)})
-    config = ("--configfile", "examples/seismic/config.yaml", "--config", f"dispatch={dispatch}")
-    done = workspace.succeed(*config)
-    assert "trying examples/seismic/propagator.py:shot on the first matrix" in done.output
-
-    results = workspace.root / "results" / "seismic"
-    records = np.concatenate([np.load(p) for p in sorted((results / "products").glob("*.npy"))])
-    assert records.shape == (24, 600, 121)
-    total = np.load(results / "sum.npy")
-    np.testing.assert_allclose(total, records.sum(axis=0, dtype="f8"), atol=1e-12)
-    assert json.loads((results / "summary.json").read_bytes())["proven"] is False

@@ -32,23 +32,6 @@ def flipped(path: Path) -> None:
     factories.flip(path, at=-6)
 
 
-def empty(path: Path) -> None:
-    """Cut a file to size 0."""
-    factories.kept(path, b"")
-
-
-def turned(path: Path) -> None:
-    """Let a header claim the other memory order."""
-    factories.kept(path, path.read_bytes().replace(b"False", b"True ", 1))
-
-
-def junk(path: Path) -> None:
-    """Put files that no stage writes next to ours."""
-    path.mkdir(exist_ok=True)
-    (path / "1a2b-0-3.part").write_bytes(b"junk")
-    (path / "sum.npy").write_bytes(b"junk")
-
-
 EACH: dict[Callable[[Path], None], tuple[str, ...]] = {
     flipped: (
         "plan.tsv", "sources.tsv", "ledger.tsv", "summary.json", "sum.npy", "input.npy",
@@ -56,16 +39,12 @@ EACH: dict[Callable[[Path], None], tuple[str, ...]] = {
         "shards/00001-*.json",
     ),
     gone: ("sum.npy",),
-    empty: ("plan.json",),
-    turned: ("products/00001-*.npy",),
     factories.astray: ("products/00001-*.json",),
 }  # fmt: skip
 HARMS = {f"{name} {harm.__name__}": [(name, harm)] for harm, names in EACH.items()
          for name in names} | {
     "unfit ledger, no summary": [("ledger.tsv", flipped), ("summary.json", gone)],
-    "product, ledger, logs": [
-        ("products/00000-*.npy", flipped), ("ledger.tsv", flipped), ("logs", junk),
-    ],
+    "product, ledger": [("products/00000-*.npy", flipped), ("ledger.tsv", flipped)],
     "many": [
         ("products/00000-*.json", gone), ("products/00001-*.npy", flipped), ("sum.npy", flipped),
         ("shards/00001-*.npy", flipped), ("input.npy", flipped), ("ledger.tsv", gone),

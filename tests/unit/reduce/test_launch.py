@@ -14,7 +14,6 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.mpi import launch
 
 from tests import factories, processes
-from tests.clusters.jobs import WAITING
 from tests.factories import run, stack
 
 OWN = str(Path(sys.executable).with_name("mpiexec"))
@@ -148,6 +147,18 @@ def test_one_rank_needs_no_launcher(made):
     done = run("reduce", "--plan", made.results.plan, "--ranks", 1, env=os.environ | {"PATH": ""})
     assert done.returncode == 0, done.stderr
     assert "starting" not in done.stderr
+
+
+# Each rank leaves a file, named by its rank, that holds its process number.
+WAITING = """
+import os, sys, time
+from argparse import Namespace
+from shardwise.mpi import launch
+MPI = launch.start_ranks(Namespace(ranks=3, launcher=sys.argv[2]))
+open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w").write(str(os.getpid()))
+MPI.COMM_WORLD.Barrier()
+time.sleep(100)
+"""
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""A real Grid Engine on one machine, for tests."""
