@@ -1,13 +1,12 @@
 """Faults between this process and its disk: every call that changes a file passes through here.
 
-`Calls` patches functions of the ``os`` module, files that Python opens to write, and ``fallocate``.
-It counts their calls on files under one folder, from all threads, and lets a `Fault` decide what
-each call does. It is meant for a forked child: the patches are never removed.
+`Calls` patches functions of the ``os`` module, and files that Python opens to write. It counts
+their calls on files under one folder, from all threads, and lets a `Fault` decide what each call
+does. It is meant for a forked child: the patches are never removed.
 """
 
 import builtins
 import contextlib
-import ctypes
 import errno
 import io
 import os
@@ -19,10 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
-
-from shardwise.files import extents
 
 _BY_PATH = ("unlink", "remove", "truncate", "utime", "mkdir", "rmdir", "chmod")
 _BY_DESCRIPTOR = ("fsync", "fdatasync", "ftruncate", "fchmod", "posix_fallocate")
@@ -56,7 +52,6 @@ class Calls:
         for name in ("open", *_BY_PATH, *_BY_DESCRIPTOR, *RENAMES, *WRITES):
             setattr(os, name, partial(self._called, name, getattr(os, name)))
         self._patch_open()
-        self._patch_fallocate()
 
     def pass_on(self, call: Call) -> Any:
         """Do a call; if its file is under the folder, leave it to the fault."""
@@ -110,22 +105,6 @@ class Calls:
 
         io.open = builtins.open = python_open
 
-    def _patch_fallocate(self) -> None:
-        library = ctypes.CDLL(None, use_errno=True)
-
-        def fallocate(descriptor: int, *words: Any) -> int:
-            path, real = _path_of(descriptor), library.fallocate
-            try:
-                return self.pass_on(Call("fallocate", path, lambda: real(descriptor, *words)))
-            except OSError as error:
-                ctypes.set_errno(error.errno)
-                return -1
-
-        extents.ctypes = SimpleNamespace(
-            CDLL=lambda *_, **__: SimpleNamespace(fallocate=fallocate),
-            c_int64=ctypes.c_int64, get_errno=ctypes.get_errno,
-        )  # fmt: skip
-
 
 def _path_of(descriptor: Any) -> str:
     if not isinstance(descriptor, int):
@@ -159,7 +138,7 @@ def terminated(call: Call) -> Any:
 
 def _error(number: int, call: Call) -> OSError:
     """An error as Python raises it: for a call by descriptor it names no file."""
-    named = call.kind not in (*_BY_DESCRIPTOR, *WRITES, "fallocate")
+    named = call.kind not in (*_BY_DESCRIPTOR, *WRITES)
     return OSError(number, os.strerror(number), *([call.path] if named else []))
 
 

@@ -42,7 +42,7 @@ SHORT = "short write"
 PLAIN = "disk without permissions or flushes of folders"
 TOLD = {FULL: "No space left on device", QUOTA: "quota exceeded", READ_ONLY: "Read-only file"}
 
-_NEW = ("open", "mkdir", "fallocate", "ftruncate", *WRITES)
+_NEW = ("open", "mkdir", "ftruncate", *WRITES)
 _ALL = (*_NEW, "fsync", "fchmod", "unlink", *RENAMES, "rmdir", "truncate")
 FAILURES: tuple[tuple[str, tuple[str, ...], Callable[[int], Fault]], ...] = (
     (LOST, RENAMES, lambda at: once(at, failing(errno.EIO, done=True))),

@@ -1,19 +1,11 @@
 """The table of faults in docs/reliability.md, with what the tests marked ``fault`` have tried.
 
-A test says which row it counts for, and how often it tries, just before each try::
-
-    @pytest.mark.fault(NAME)
-    def test_something(tried):
-        for point in points:
-            tried()
-            ...
-
 A test that never calls `tried` counts as one try; one with several marks counts for each.
 ``make faults`` and ``make nightly`` print the rows of the page with the figures of the run.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,17 +55,15 @@ def pytest_terminal_summary(
     """
     if not re.search(r"(?<!not )\b(fault|nightly)\b", config.option.markexpr):
         return
-    counts: dict[str, Counter] = defaultdict(Counter)
-    for kind in ("passed", "failed", "error", "skipped"):
+    tries, losses = Counter[str](), Counter[str]()
+    for kind in ("passed", "failed"):
         for report in terminalreporter.stats.get(kind, []):
-            told = getattr(report, "user_properties", ())  # a file that cannot be read has none
-            tries = max(1, sum(n for key, n in told if key == "tried"))
-            for fault in [name for key, name in told if key == "fault"]:
-                counts[fault]["skipped" if report.skipped else "tried"] += tries
-                counts[fault]["lost"] += report.failed
+            own = max(1, sum(n for key, n in report.user_properties if key == "tried"))
+            for fault in [name for key, name in report.user_properties if key == "fault"]:
+                tries[fault] += own
+                losses[fault] += report.failed
     terminalreporter.section("faults")
     terminalreporter.write_line(f"{_HEAD}\n|---|---|---|---|---|")
     for fault, how in rows(PAGE.read_text(encoding="utf-8")).items():
-        tried, lost, skipped = (counts[fault][kind] for kind in ("tried", "lost", "skipped"))
-        shown = f"{tried} ({skipped} tests skipped)" if skipped else tried
-        terminalreporter.write_line(f"| {fault} | {how} | {shown} | {tried - lost} | {lost} |")
+        cells = fault, how, tries[fault], tries[fault] - losses[fault], losses[fault]
+        terminalreporter.write_line(f"| {' | '.join(map(str, cells))} |")

@@ -1,7 +1,5 @@
 """`docs/errors.md`: messages about bad input that a page can explain further."""
 
-import re
-
 from tests.factories import SCRIPTS
 
 PAGE = SCRIPTS.parent / "docs" / "errors.md"
@@ -50,12 +48,7 @@ MORE = {
 """What else helps, by the name of the case in `bad_inputs`."""
 
 
-def page(messages: str) -> str:
-    """The page, from the text of ``messages.md``."""
-    rows = {}
-    for line in messages.splitlines():
-        if line.startswith("| "):
-            what, message, code = re.split(r" (?<!\\)\| ", line[2:-2])
-            rows[what] = f"| {message} | {code} |"
+def page(rows: dict[str, str]) -> str:
+    """The page, from the message and the code of each case."""
     told = "".join(f"{rows[what]} {more} |\n" for what, more in MORE.items())
     return f"# Errors\n\n{' '.join(_ABOUT.split())}\n\n{_TABLE}{told}"

@@ -1,6 +1,6 @@
 """Damaged files of every kind: a right result or a refusal in words, and nothing else.
 
-`make fuzz` runs a million cases; here each reader gets up to 200, and all cases that ever broke a
+`make fuzz` runs a million cases; here each reader gets a few, and all cases that ever broke a
 promise. Those lie in ``tests/hostile/found``: a file per reader, a line per case.
 """
 
@@ -13,13 +13,10 @@ import pytest
 from tests.hostile.readers import READERS, Hang, reader
 
 FOUND = Path(__file__).parent / "found"
-SLOW = {
-    "config": 30, "sheet": 50,
-    "receipt": 100, "seen": 50, "begun": 50, "summed": 50, "failed": 50,
-    "hdf5": 100, "zarr": 30, "zarr2": 30,
-}  # fmt: skip
-"""Cases of the suite for readers that take longer; others get 200."""
-CASES = [(name, SLOW.get(name, 200)) for name in READERS]
+SOME = 50
+"""Cases of a reader in the suite."""
+
+CASES = [(name, SOME) for name in READERS]
 NIGHT = [pytest.mark.nightly, pytest.mark.timeout(36000)]
 CASES += [pytest.param(name, 1_000_000 // len(READERS), marks=NIGHT) for name in READERS]
 

@@ -11,6 +11,7 @@ from shardwise.plan import config
 from shardwise.plan.plan import SETTINGS_THAT_MATTER
 
 from tests import factories
+from tests.faults import table
 from tests.unit.observe.test_audit import finished
 from tests.workspace import REPO
 
@@ -58,17 +59,6 @@ def test_the_checksum_on_the_page_is_that_of_receipts(total: int) -> None:
     assert found["checksum"] == own.hexdigest()
 
 
-def test_every_page_is_on_a_shelf_and_every_picture_on_a_page() -> None:
-    """docs/README.md leads to each document; pictures are small, and shown with words."""
-    names = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"README.md"}
-    assert {name for name in names if f"({name}" not in page("README.md")} == set()
-    pattern = r"!\[([^\]]{40,})\]\((?:docs/)?pictures/([^)]+)\)"
-    shown = {name for path in PAGES for _, name in re.findall(pattern, path.read_text())}
-    sizes = {path.name: path.stat().st_size for path in (DOCS / "pictures").iterdir()}
-    assert shown == set(sizes)
-    assert max(sizes.values()) <= 200_000
-
-
 def test_the_page_on_python_opens_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its example reads a sum, a product, a ledger and a verdict."""
     monkeypatch.chdir(tmp_path)
@@ -100,6 +90,11 @@ def anchors(path: Path) -> set[str]:
     """The headings of a page as anchors of an address."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_table_of_faults_has_a_row_for_each_that_a_test_makes() -> None:
+    """No fault lacks a row, and no row lacks a test."""
+    assert set(table.rows(page("reliability.md"))) == table.marked(REPO / "tests")
 
 
 def test_pages_name_all_that_there_is() -> None:

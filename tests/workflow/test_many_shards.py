@@ -41,10 +41,3 @@ def test_a_run_by_a_pool(tmp_path, monkeypatch):
     assert names(workspace.file("products/001")) == {f"{name}.npy", f"{name}.json"}
     assert not names(workspace.file("logs/multiply/001"))
     assert not factories.leftovers(workspace.file("."))
-    verify = factories.run("verify", workspace.file("."), cwd=workspace.root)
-    assert verify.returncode == 0, verify.stdout
-
-    workspace.file(f"products/001/{name}.json").unlink()
-    lost = factories.run("verify", workspace.file("."), cwd=workspace.root)
-    assert lost.returncode == 3, lost.stdout
-    assert f"rm -f {workspace.file('products')}/001/{name}.json," in lost.stdout

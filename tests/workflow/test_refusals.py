@@ -1,6 +1,6 @@
 """Errors that would end Snakemake with a traceback or 1 before our rules: told, with exit 2.
 
-What the plan refuses, tests/hostile/messages.md shows.
+What the plan refuses is in tests/hostile/bad_inputs.py.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""The seismic example against the analytic solution and the symmetries of the wave equation."""
+"""The seismic example against the analytic solution of the wave equation."""
 
 import runpy
 from types import SimpleNamespace
@@ -16,17 +16,6 @@ SOURCE, RECEIVERS = (30, 60), 2
 """Places in grid points of 10 m; in this time no wave from the sides reaches a receiver."""
 GROUND = np.random.default_rng(4).uniform(1500, 3000, (40, 60))
 """A model whose velocity changes at every point."""
-
-
-def recorded(refine):
-    """Times, and the record of one shot in a constant medium, every ``refine``-th receiver."""
-    velocity = np.full((1, (ROWS - 1) * refine + 1, (COLUMNS - 1) * refine + 1), SPEED)
-    step, samples = 0.001 / refine, round(SECONDS * 1000) * refine
-    record = seismic.propagate(
-        np, velocity, np.array([SOURCE]) * refine, RECEIVERS * refine, 10 / refine, step, samples,
-        PEAK,
-    )  # fmt: skip
-    return step * np.arange(samples), record[0, :, ::refine]
 
 
 def outgoing(distance, times):
@@ -56,14 +45,14 @@ def analytic(column, times):
 
 @pytest.mark.parametrize("column", [60, 90])
 def test_a_constant_medium_has_the_analytic_record(column):
-    """Within 2 %, and with half the spacing within 0.3 of that: the scheme is of second order."""
-    off = []
-    for refine in (1, 2):
-        times, record = recorded(refine)
-        exact = analytic(column, times)
-        off.append(np.linalg.norm(record[:, column] - exact) / np.linalg.norm(exact))
-    assert off[0] < 0.02
-    assert off[1] < 0.3 * off[0]
+    """Within 2 %; a step that would make it unstable is refused."""
+    times = 0.001 * np.arange(round(SECONDS * 1000))
+    velocity = np.full((1, ROWS, COLUMNS), SPEED)
+    record = seismic.propagate(
+        np, velocity, np.array([SOURCE]), RECEIVERS, 10, 0.001, len(times), PEAK
+    )
+    exact = analytic(column, times)
+    assert np.linalg.norm(record[0, :, column] - exact) < 0.02 * np.linalg.norm(exact)
     with pytest.raises(ValueError, match=r"unstable: v step / spacing = "):
         seismic.propagate(np, np.full((1, 9, 9), SPEED), np.array([[4, 4]]), 2, 10.0, 0.01, 9, PEAK)
 
@@ -74,14 +63,6 @@ def shots(sources, velocity):
     block[:, 0, :2] = sources
     block[:, 1:] = velocity
     return block
-
-
-def test_source_and_receiver_can_change_places():
-    """Reciprocity holds to rounding in any medium, sponges and free surface included."""
-    depth = seismic.RECEIVER_DEPTH
-    record = seismic.shot(np, shots([(depth, 100), (depth, 450)], GROUND))
-    there, back = record[0, :, 45], record[1, :, 10]
-    assert np.abs(there - back).max() < 1e-12 * np.abs(there).max()
 
 
 def test_a_shot_does_not_see_its_neighbours():
