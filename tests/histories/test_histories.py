@@ -113,7 +113,6 @@ _CURES = (
 )
 _PLAN = "$PYTHON scripts/plan.py --configfile config.yaml mine.yaml"
 _KEY = re.compile("-[0-9a-f]{12}")
-_NAME = r"""sed -n 's/^\(00001\)\t.*\t\(.*\)$/\1-\2/p' "$RESULTS"/plan.tsv"""
 _SNAKEMAKE = "$SNAKEMAKE --profile profiles/local --configfile mine.yaml --cores 1"
 
 
@@ -333,20 +332,6 @@ class Histories(RuleBasedStateMachine):
         where = " ".join(f'"$RESULTS"/{name}' for name in names)
         self.step(f"remove {names}", f"rm -rf {where}\n", self.at(other), excuse=True)
 
-    @calm
-    @rule(other=OTHER, what=st.sampled_from(["until", "plan", "product", "product"]))
-    def part(self, other: At, what: str) -> None:
-        """A run for some of the results."""
-        at = self.at(other)
-        dispatch = self.configs[at[1]]["dispatch"]
-        words, check = {
-            "until": (f"--until {dispatch.replace('jobs', 'multiply')}", "products"),
-            "plan": ('"$RESULTS"/plan.tsv', "none"),
-            "product": (f'"$RESULTS"/products/"$({_NAME})".npy', "one"),
-        }[what if dispatch == "jobs" or what != "product" else "until"]
-        first = f'{_SNAKEMAKE} "$RESULTS"/plan.tsv || exit\n' * (check == "one")
-        self.step(f"snakemake {words}", f"{first}{_SNAKEMAKE} {words}\n", at, check=check)
-
     # What a step does, and what must hold after it.
 
     def step(
@@ -400,8 +385,7 @@ class Histories(RuleBasedStateMachine):
         assert fresh.code == 0, f"done, and a fresh run ends with {fresh.code}:\n{fresh.output}"
         results = place / config["results"]
         products = {name for name in arrays if name.startswith("products/")}
-        wanted = {"products/00001.npy"} if check == "one" else products
-        whole = check in ("done", "hand")
+        wanted, whole = products, check in ("done", "hand")
         if whole:
             wanted = wanted | {f"{name}.npy" for name in config["reduce"]["statistics"]}
             assert "not finished" not in output, output

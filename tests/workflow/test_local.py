@@ -1,13 +1,16 @@
-"""The main job under profiles/local: every kind of input, hostile names, trials, an example."""
+"""The main job under profiles/local: every kind of input, hostile names, trials, many shards."""
 
+import contextlib
 import os
 import re
 import subprocess
 from functools import partial
+from pathlib import Path
 
 import h5py
 import numpy as np
 import zarr
+from shardwise.plan import plan as plans
 
 from tests import factories, objects
 from tests.workspace import Workspace
@@ -118,3 +121,46 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
     refused = quote("--trial")
     assert refused.returncode == 2
     assert "lacks 0 shards, but a trial computes 2 to predict the others" in refused.stderr
+
+
+def test_labels_and_covariance_are_those_of_numpy(workspace: Workspace) -> None:
+    """A sum for each digit; then the covariance of all rows, weighted."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    stack, weights = digits.images, np.arange(len(digits.images)) % 3
+    arrays = {"digits": stack, "labels": digits.target, "weights": weights}
+    for name, array in arrays.items():
+        np.save(workspace.root / f"{name}.npy", array)
+    given = {"input": "digits.npy", "product": "A.T @ A", "keep": "sum", "shards": 5}
+    workspace.configure(**given, labels="labels.npy", dispatch="pool")
+    workspace.succeed()
+    products = stack.swapaxes(1, 2) @ stack
+    sums = [products[digits.target == digit].sum(axis=0) for digit in range(10)]
+    assert np.array_equal(workspace.load("sums.npy"), sums)
+    workspace.configure(**given, covariance=True, weights="weights.npy", dispatch="pool")
+    workspace.succeed()
+    expected = np.cov(stack.reshape(-1, 8), rowvar=False, aweights=np.repeat(weights, 8))
+    found = workspace.load("covariance.npy")
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_more_than_1000_shards_lie_in_folders_by_the_thousand(workspace: Workspace) -> None:
+    """A run computes just the missing ones; the sum is right, and nothing is left over."""
+    matrix = np.array([[1.0, 2.0], [3.0, 5.0]])
+    np.save(workspace.root / "stack.npy", np.broadcast_to(matrix, (1001, 2, 2)))
+    workspace.configure(input="stack.npy", shards=1001, dispatch="pool", materialize=False)
+    workspace.succeed("--until", "plan")
+    with contextlib.chdir(workspace.root):
+        made = factories.repeated(plans.load(Path("results/default/plan.tsv")))
+    for shard in ("000/0000007", "001/0001000"):
+        for suffix in ("json", "npy"):
+            workspace.file(f"products/{shard}-*.{suffix}").unlink()
+    done = workspace.succeed()
+    assert "shardwise: 2 of 1001 shards have no products yet" in done.output
+    assert np.array_equal(workspace.load("sum.npy"), 1001 * (matrix @ matrix))
+    lie = {path.name: len([*path.iterdir()]) for path in workspace.file("products").iterdir()}
+    assert lie == {"000": 2000, "001": 2}
+    assert workspace.file(f"products/001/{made.shards['0001000'].name}.json").exists()
+    assert not [*workspace.file("logs/multiply/001").iterdir()]
+    assert not factories.leftovers(workspace.file("."))

@@ -24,7 +24,6 @@ def refused(done: Finished, words: str) -> None:
 
 @pytest.mark.parametrize(("file", "content", "words"), [
     ("mine.yaml", b"reduce:\n\tranks: 3\n", "line 2: found character"),
-    ("mine.yaml", b"shards: 2\nkeep: sum\nshards: 3\n", "the key shards is already in line 1"),
     ("config.yaml", b"shards: 3\ninput: [a.npy\n", "line 3: expected ',' or ']'"),
 ])  # fmt: skip
 def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):

@@ -179,39 +179,6 @@ def test_digits_have_the_bits_of_numpy(night, dispatch):
     assert night.workspace.dry_run() <= {"report"}, "what one dispatch has done is done for all"
 
 
-@pytest.mark.timeout(600)
-@on("local pool")
-def test_labels_and_covariance_are_those_of_numpy(night, dispatch):
-    """Whatever computes them: a sum for each digit; then the covariance of all rows, weighted."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    stack, weights = digits.images, np.arange(len(digits.images)) % 3
-    arrays = {"digits": stack, "labels": digits.target, "weights": weights}
-    for name, array in arrays.items():
-        np.save(night.root / f"{name}.npy", array)
-    given = {"input": "digits.npy", "product": "A.T @ A", "keep": "sum", "shards": 5}
-    local = night.cluster.profile == "local"
-    until = () if local else ("--until", "multiply" if dispatch in ("jobs", "array") else dispatch)
-
-    def run(**own: object) -> None:
-        night.workspace.configure(**given, **own, dispatch=dispatch)
-        done = night.run(*until)
-        assert done.code == 0, done.output
-        if not local:
-            night.workspace.configure(**given, **own, dispatch="pool")
-            night.workspace.succeed("--until", "reduce")
-
-    run(labels="labels.npy")
-    products = stack.swapaxes(1, 2) @ stack
-    sums = [products[digits.target == digit].sum(axis=0) for digit in range(10)]
-    assert np.array_equal(night.workspace.load("sums.npy"), sums)
-    run(covariance=True, weights="weights.npy")
-    expected = np.cov(stack.reshape(-1, 8), rowvar=False, aweights=np.repeat(weights, 8))
-    found = night.workspace.load("covariance.npy")
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
-
-
 SUM_UP = {"ledger", "reduce", "report"}
 ALL = range(4)
 
