@@ -67,13 +67,6 @@ def case(place: str, day: Container[str], *values: Any, marks: Sequence[Any] = (
     return pytest.param(*place.split(" ", 1), *values, marks=[*own, *marks])
 
 
-def ways(name: str, *day: str) -> pytest.MarkDecorator:
-    """Parametrize a test by scheduler and way; a scheduler lists its ways in attribute ``name``."""
-    found = [f"{kind} {way}" for kind in KINDS for way in getattr(KINDS[kind], name)]
-    cases = [case(way, day) for way in found]
-    return pytest.mark.parametrize(("site", "way"), cases, indirect=["site"])
-
-
 @pytest.fixture(
     scope="session", params=[pytest.param(n, marks=getattr(pytest.mark, n)) for n in KINDS]
 )

@@ -236,34 +236,25 @@ def user_name() -> str:
 
 @contextlib.contextmanager
 def session_cluster(scheduler: str, make: Callable[[], Cluster]) -> Iterator[Any]:
-    """Yield a running cluster; if there can be none, skip with the reason, or fail in CI."""
-    with contextlib.ExitStack() as stack:
-        try:
-            folder = stack.enter_context(_run_dir(scheduler))
-            cluster = make()
-            stack.callback(cluster.stop)
-            cluster.start(folder)
-        except (PackagesError, ClusterError) as error:
-            none_here(f"{scheduler} test cluster", error)
-        yield cluster
+    """Yield a running cluster; if there can be none, skip with the reason, or fail in CI.
 
-
-@contextlib.contextmanager
-def _run_dir(scheduler: str) -> Iterator[Path]:
-    """Yield a run folder that no other test session uses.
-
-    The folders have fixed names, so that the next session cleans up after one that crashed. They
-    lie in the temporary folder, as a checkout's path may be too long for sockets.
+    No other test session uses its folder. The folders have fixed names, so that the next session
+    cleans up after one that crashed. They lie in the temporary folder, as a checkout's path may be
+    too long for sockets.
     """
     base = Path(tempfile.gettempdir()) / f"shardwise-{scheduler}-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
-    if base.is_symlink() or base.stat().st_uid != os.getuid():
-        raise ClusterError(f"{base} belongs to somebody else: set TMPDIR to a folder of your own")
-    for number in itertools.count():
-        with (base / f"{number}.lock").open("w") as lock:
-            try:
+    assert base.lstat().st_uid == os.getuid(), f"{base} belongs to somebody else: set TMPDIR"
+    with contextlib.ExitStack() as stack:
+        for number in itertools.count():
+            lock = stack.enter_context((base / f"{number}.lock").open("w"))
+            with contextlib.suppress(BlockingIOError):  # another session's
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue  # another session's
-            yield base / str(number)
-            return
+                break
+        try:
+            cluster = make()
+            stack.callback(cluster.stop)
+            cluster.start(base / str(number))
+        except (PackagesError, ClusterError) as error:
+            none_here(f"{scheduler} test cluster", error)
+        yield cluster

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests import debian, impatient, processes
+from tests import debian, processes
 from tests.clusters.cluster import ARRAY, Cluster, ClusterError, Job, Way, free_ports, user_name
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins")
@@ -124,6 +124,12 @@ _FINAL = ("CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_M
 _STATES = {"PENDING": "waiting", "RUNNING": "running", **dict.fromkeys(_FINAL, "ended")}
 _SEPARATOR = "\x1f"  # comments may hold any printable character
 
+_PATH = (str(Path(__file__).parents[1] / "impatient"), os.environ.get("PYTHONPATH"))
+"""Python reads `sitecustomize.py` of the first folder, which lets snakemake look every second.
+
+Slurm's plugin waits 10 s more after each look at which no job had ended, and has no option for it.
+"""
+
 PMI = "srun --mpi=pmi2"
 _SIX = ("--gpus=6", "-n6", "-c1")
 _ON_BOTH = ("-p", "gpu", "-N2", "--gres=gpu:2", "-c1")
@@ -144,7 +150,7 @@ class Slurm(Cluster):
 
     title, profile = "Slurm", "slurm"
     quick = ("--slurm-init-seconds-before-status-checks", "1")
-    variables = impatient.environment()
+    variables = {"IMPATIENT": "1", "PYTHONPATH": os.pathsep.join(filter(None, _PATH))}
     clients = ("sbatch", "srun", "squeue", "scontrol", "scancel", "sacct", "sacctmgr", "sinfo")
     submits, looks, cancels = "sbatch", "squeue", "scancel"
     full = "1 sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"

@@ -1,17 +1,20 @@
-"""One job of MPI ranks that compute all shards, however they lie on its nodes."""
+"""A job of MPI ranks that compute all shards or sum them, however they lie on its nodes."""
 
+import json
 import shlex
 import subprocess
 from collections import Counter
 
 import numpy as np
 import pytest
+from shardwise.numerics.tree import TreeSum
 
 from tests import factories, fake_devices, processes
 from tests.clusters.cluster import Way
 from tests.night import Night
 from tests.places import KINDS, case
 
+pytestmark = pytest.mark.timeout(600)
 SHARDS = 12
 DAY = ("slurm round-robin killed", "slurm two ranks a node cancelled",
        "grid_engine round-robin cancelled", "grid_engine a rank a host whole")  # fmt: skip
@@ -41,7 +44,6 @@ WAYS = [f"{kind} {way} {what}" for kind in KINDS for way in KINDS[kind].placemen
         for what in FAULTS]  # fmt: skip
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("site", "way"), [case(way, DAY, marks=FAULTS[way.split()[-1]]) for way in WAYS],
     indirect=["site"],
@@ -86,3 +88,34 @@ def test_every_device_that_was_granted_computes(nodes, night, way):
     assert {shard: receipts[shard] for shard in before} == before
     products = [np.load(path) for path in sorted(night.workspace.file("products").glob("*.npy"))]
     assert np.array_equal(np.concatenate(products), night.stack @ night.stack)
+
+
+ON_TWO = ("slurm two nodes", "grid_engine two hosts")
+REDUCES = [f"{kind} {way}" for kind in KINDS for way in KINDS[kind].reduces]
+
+
+@pytest.mark.fault("a rank that raises")
+@pytest.mark.parametrize(("site", "way"), [case(way, ON_TWO) for way in REDUCES], indirect=["site"])
+def test_the_ranks_are_where_they_were_granted(nodes, way, tmp_path):
+    """The job's tasks form one world on its nodes, whose sum has the bits of the tree.
+
+    A missing product ends the job with 3, and its error is printed once.
+    """
+    found = nodes.reduces[way]
+    left = factories.noise((9, 8, 8))
+    made = factories.listed(factories.plan(tmp_path, left, shards=3, materialize=False))
+    words = ("reduce", "--plan", made.results.plan, "--launcher", found.launcher)
+    line = shlex.join(factories.command(*words))
+    job = nodes.submit(line, *found.options)
+    assert nodes.finish(job) == 0, nodes.printed(job)
+    on = json.loads(made.results.summary.read_text())["nodes"]
+    assert tuple(sorted(on.values(), reverse=True)) == found.counts
+    total = TreeSum(np, (8, 8), "float64")
+    total.add(factories.products(made), 0)
+    assert np.load(made.results.statistic("sum")).tobytes() == total.values()[0].tobytes()
+    made.results.statistic("sum").unlink()
+    factories.file(made, "product", "00001").unlink()
+    job = nodes.submit(line, *found.options)
+    assert nodes.finish(job) == 3, nodes.printed(job)
+    assert (nodes.printed(job).count(" ERROR "), "00001" in nodes.printed(job)) == (1, True)
+    assert not made.results.statistic("sum").exists()

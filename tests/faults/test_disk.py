@@ -7,11 +7,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise.plan import plan as plans
 from shardwise.plan import planner
 
 from tests import factories
@@ -102,20 +100,15 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def on_disk(folder: Path) -> plans.Plan:
-    """A plan without the check for room, as on a disk that has filled up since the run began."""
-    stack = factories.stack((4, 100, 100))
-    source = factories.save(folder.parent / "input.npy", stack)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "check_folder", lambda plan: None)
-        return factories.plan(folder, input=str(source), shards=2)
-
-
 @pytest.mark.fault("disk full")
 @pytest.mark.parametrize("leave", [30_000, *map(factories.nightly, (0, 90_000, 200_000))])
-def test_a_real_disk_is_full(small_disk, leave):
+def test_a_real_disk_is_full(small_disk, tmp_path, leave):
     """With too little room left it ends with 75 and says so; with room it succeeds."""
-    made = on_disk(small_disk)
+    stack = factories.stack((4, 100, 100))
+    source = factories.save(tmp_path / "input.npy", stack)
+    with pytest.MonkeyPatch.context() as patch:  # the disk has filled up since the run began
+        patch.setattr(planner, "check_folder", lambda plan: None)
+        made = factories.plan(small_disk, input=str(source), shards=2)
     filler, free = small_disk / "filler", os.statvfs(small_disk)
     filler.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - leave)))
     words = ["dispatch", "--plan", made.results.plan, "--retries", 0]
@@ -126,5 +119,4 @@ def test_a_real_disk_is_full(small_disk, leave):
     assert factories.leftovers(small_disk) == []
     filler.unlink()
     assert factories.run(*words).returncode == 0
-    expected = factories.stack((4, 100, 100))
-    assert (factories.products(made) == expected @ expected).all()
+    assert (factories.products(made) == stack @ stack).all()
