@@ -145,6 +145,11 @@ def _name_daemons(prefix: Path) -> None:
             link.symlink_to(f"{name}-wlm")
 
 
+def unpacked() -> Path:
+    """The folder that Slurm's packages are unpacked into, by the first call."""
+    return debian.unpacked("slurm", PACKAGES, _name_daemons)
+
+
 class Slurm(Cluster):
     """One controller, and a slurmd for each node."""
 
@@ -177,7 +182,7 @@ class Slurm(Cluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self._prefix = debian.unpacked("slurm", PACKAGES, _name_daemons)
+        self._prefix = unpacked()
         (self._plugins,) = self._prefix.glob("usr/lib/*/slurm-wlm")
         libraries = self._plugins.parent
         system = self._prefix / "lib" / libraries.name

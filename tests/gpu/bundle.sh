@@ -63,7 +63,7 @@ slurm() {
   local prefix libraries
   # The package `tests` imports pytest, which python_packages has put into `site`.
   prefix=$(cd "$root" && PYTHONPATH=$work/site "$work/venv/bin/python" -c \
-    'from tests.clusters.slurm.programs import Programs; print(Programs().prefix)')
+    'from tests.clusters import slurm; print(slurm.unpacked())')
   cp -a "$prefix" "$work/slurm"
   rm -rf "$work/slurm/usr/share"
   libraries=$work/slurm/usr/lib/x86_64-linux-gnu

@@ -113,6 +113,7 @@ _CURES = (
 )
 _PLAN = "$PYTHON scripts/plan.py --configfile config.yaml mine.yaml"
 _KEY = re.compile("-[0-9a-f]{12}")
+_NAME = r"""sed -n 's/^\(00001\)\t.*\t\(.*\)$/\1-\2/p' "$RESULTS"/plan.tsv"""
 _SNAKEMAKE = "$SNAKEMAKE --profile profiles/local --configfile mine.yaml --cores 1"
 
 
@@ -204,13 +205,13 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(
         kind=st.sampled_from(["one folder"] * 5 + ["shared"] * 2 + ["two folders"] * 2),
-        first=configs(3), second=configs(2),
+        first=configs(3), second=configs(2), twin=st.booleans(),
     )  # fmt: skip
-    def begin(self, kind: str, first: Config, second: Config) -> None:
-        """Make the first run."""
+    def begin(self, kind: str, first: Config, second: Config, twin: bool = False) -> None:
+        """Make the first run; two working folders may have the same config on other input."""
         shared = kind == "shared"
         one = BASE | first | ({"results": "../shared"} if shared else {})
-        two = one | second
+        two = one if shared and twin else one | second
         self.configs = [one, two | ({"results": "other_results"} if kind == "two folders" else {})]
         self.places, self.last = ["a", "b"] if shared else ["a"], ("a", 0)
         for seed, name in enumerate(self.places):
@@ -332,6 +333,20 @@ class Histories(RuleBasedStateMachine):
         where = " ".join(f'"$RESULTS"/{name}' for name in names)
         self.step(f"remove {names}", f"rm -rf {where}\n", self.at(other), excuse=True)
 
+    @calm
+    @rule(other=OTHER, what=st.sampled_from(["until", "plan", "product", "product"]))
+    def part(self, other: At, what: str) -> None:
+        """A run for some of the results."""
+        at = self.at(other)
+        dispatch = self.configs[at[1]]["dispatch"]
+        words, check = {
+            "until": (f"--until {dispatch.replace('jobs', 'multiply')}", "products"),
+            "plan": ('"$RESULTS"/plan.tsv', "none"),
+            "product": (f'"$RESULTS"/products/"$({_NAME})".npy', "one"),
+        }[what if dispatch == "jobs" or what != "product" else "until"]
+        first = f'{_SNAKEMAKE} "$RESULTS"/plan.tsv || exit\n' * (check == "one")
+        self.step(f"snakemake {words}", f"{first}{_SNAKEMAKE} {words}\n", at, check=check)
+
     # What a step does, and what must hold after it.
 
     def step(
@@ -385,7 +400,8 @@ class Histories(RuleBasedStateMachine):
         assert fresh.code == 0, f"done, and a fresh run ends with {fresh.code}:\n{fresh.output}"
         results = place / config["results"]
         products = {name for name in arrays if name.startswith("products/")}
-        wanted, whole = products, check in ("done", "hand")
+        wanted = {"products/00001.npy"} if check == "one" else products
+        whole = check in ("done", "hand")
         if whole:
             wanted = wanted | {f"{name}.npy" for name in config["reduce"]["statistics"]}
             assert "not finished" not in output, output
