@@ -13,28 +13,23 @@ from shardwise.plan.plan import Source
 
 
 def identity_of(file: str, status: Status) -> str:
-    """The identity of an input file in the plan: ``size:modified:changed:inode``, times in ns.
+    """The identity of an input file in the plan: ``size:modified:changed``, times in ns.
 
     An object has ``size:ETag``; an array of many objects has their total size and a digest of all.
-    The device number is left out, as it may differ between nodes. If the file belongs to a folder
-    of chunks, a digest of these follows.
+    Device and inode are left out: nodes, or file systems such as FUSE, may tell others. If the
+    file belongs to a folder of chunks, a digest of these follows.
     """
     if isinstance(status, remote.Status):
         return f"{status.size}:{status.etag}"
-    own = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
+    own = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
     chunks = digest_of_chunks(file)
     return f"{own}:{chunks}" if chunks else own
 
 
 def is_as_planned(source: Source, status: Status) -> bool:
     """Whether a file has the identity in the plan; True if the plan has no identity of a file."""
-    if not source.identity[:1].isdigit():
-        return True
-    planned, present = (
-        text.split(":") for text in (source.identity, identity_of(source.file, status))
-    )
-    # Without the inode, which file systems such as FUSE and exFAT invent as they need it.
-    return planned[:3] + planned[4:] == present[:3] + present[4:]
+    planned = source.identity
+    return not planned[:1].isdigit() or planned == identity_of(source.file, status)
 
 
 class InputFiles:

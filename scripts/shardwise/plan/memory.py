@@ -117,7 +117,7 @@ def _largest(problem: Problem) -> int:
     right = 0 if problem.shared_right else problem.right_bytes
     factors = max(problem.matrix_bytes, right) // problem.item * wide
     # Without the row of column sums: one row more could halve a batch, which is a power of two.
-    return max(factors, math.prod(problem.sum_shape) * problem.product_item)
+    return max(factors, math.prod(problem.sum_shape) * ITEM_BYTES[problem.product_dtype])
 
 
 def ring_bytes(problem: Problem, slots: int, matrices: int, keep: str) -> int:

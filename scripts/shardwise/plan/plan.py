@@ -21,10 +21,10 @@ from shardwise import ALGORITHM
 from shardwise.errors import InputError, IntegrityError, short, unread
 from shardwise.files import tables
 from shardwise.files.formats.names import file_of
-from shardwise.files.paths import Results, for_bash
+from shardwise.files.paths import Results
 from shardwise.files.remote import is_url
 from shardwise.files.small import checksum
-from shardwise.plan.problem import Problem, Recipe
+from shardwise.plan.problem import Problem
 
 if TYPE_CHECKING:
     from shardwise.plan.per_matrix import PerMatrix
@@ -97,11 +97,6 @@ def between(sources: Sequence[Source], start: int, stop: int) -> list[Source]:
     return list(sources[begin : bisect_left(sources, stop, begin, key=_FIRST)])
 
 
-# Settings that a shard's products or their proof depend on; each is part of the key.
-# ``nonfinite`` is not one: what it forbids makes the sum NaN or Inf, and the reduce refuses that.
-SETTINGS_THAT_MATTER = ("product", "keep", "backend", "precision", "verify")
-
-
 @dataclass(frozen=True)
 class ShardSettings:
     """What the jobs need to know of the config; keys as in the config."""
@@ -113,30 +108,6 @@ class ShardSettings:
     verify: bool
     materialize: bool
     nonfinite: str
-
-
-def describe_recipe(facts: "Facts") -> list[Any]:
-    """All that a product depends on, except the bytes of its factors; part of the key."""
-    chosen = [getattr(facts.settings, key) for key in SETTINGS_THAT_MATTER]
-    offset = [facts.covariance.offset] if facts.covariance and facts.covariance.offset else []
-    # No product depends on the number of matrices or of labels.
-    own = describe_problem(replace(facts.problem, matrices=0, labels=0))
-    return [ALGORITHM["multiply"], own, chosen, facts.function, facts.depends, *offset]
-
-
-def describe_problem(problem: Problem) -> dict[str, Any]:
-    """A problem as keys take it; newer fields are left out if not set, so old keys stay valid."""
-    own = asdict(problem)
-    return {k: v for k, v in own.items() if v or k not in ("covariance", "labels")}
-
-
-@dataclass(frozen=True)
-class Written:
-    """Bytes that a run writes."""
-
-    input: int
-    shards: int
-    products: int
 
 
 @dataclass(frozen=True)
@@ -155,20 +126,32 @@ class Facts:
     settings: ShardSettings
     function: str | None  # digest of the code of a user's function
     right_sources: tuple[Source, ...]  # the files of B; empty if B is made from A
-    synthetic: Recipe | None  # None if the input is the user's own
-    bytes: Written
-    digest: str  # changes with anything that a result depends on
+    synthetic: dict[str, Any] | None  # the key of the config; None if the input is the user's own
+    digest: str = ""  # changes with anything that a result depends on
     per_matrix: dict[str, str] = field(default_factory=dict)  # digests of weights and of labels
     labels: list[int | str] = field(default_factory=list)  # the distinct ones, sorted
     label_counts: list[int] = field(default_factory=list)  # matrices with each label
     depends: dict[str, str] = field(default_factory=dict)  # digests of files the function uses
     covariance: Covariance | None = None
     config: dict[str, Any] = field(default_factory=dict)  # the settings that the plan follows from
-    config_digest: str | None = None
-    made: dict[str, Any] | None = None  # which code wrote it, where, and when
     decoded: int = 0  # bytes that a task needs to decode chunks; 0: there are none
     notes: list[str] = field(default_factory=list)  # on the input, for people
     checksums: dict[str, str] = field(default_factory=dict)  # of all files of the plan, by name
+
+    @property
+    def config_digest(self) -> str:
+        """A digest of these settings, except the results folder: it may move."""
+        return digest(self.config | {"results": None})
+
+    @property
+    def recipe(self) -> str:
+        """A digest of all that a product depends on, except the bytes of its factors."""
+        # What ``nonfinite`` forbids makes the sum NaN or Inf, and the reduce refuses that.
+        settings = replace(self.settings, materialize=False, nonfinite="")
+        problem = replace(self.problem, matrices=0, labels=0)
+        offset = self.covariance and self.covariance.offset
+        stated = [asdict(problem), asdict(settings), self.function, self.depends, offset]
+        return digest([ALGORITHM["multiply"], *stated])
 
 
 @dataclass(frozen=True)
@@ -214,7 +197,18 @@ class Plan:
     @cached_property
     def recipe(self) -> str:
         """A digest of all that a product depends on, except the bytes of its factors."""
-        return digest(describe_recipe(self.facts))
+        return self.facts.recipe
+
+    @cached_property
+    def written(self) -> dict[str, int]:
+        """Bytes that a run writes, by kind of file."""
+        rows = self.shards.values()
+        read = sum(row.bytes for row in rows)
+        return {
+            "input": read if self.facts.synthetic else 0,
+            "shards": read if self.settings.materialize else 0,
+            "products": sum(row.product_bytes for row in rows),
+        }
 
     @property
     def offset(self) -> bytes | None:
@@ -349,7 +343,6 @@ def load_facts(path: Path) -> Facts:
 
     results = Results.of_plan(path)
     try:
-        refuse_old_layout(path)
         content = json.loads(results.plan_facts.read_bytes())
         tables.check(dumps(content), content["checksums"], results.plan_facts)
         with _CONVERTING:
@@ -365,15 +358,3 @@ def load_facts(path: Path) -> Facts:
         raise IntegrityError(
             f"{results.plan_facts} is damaged; remove it and start the run again"
         ) from error
-
-
-def refuse_old_layout(path: Path) -> None:
-    """Refuse, with InputError, a plan of a version whose files have no keys in their names."""
-    with open(path, "rb") as file:
-        columns = file.readline(4096)
-    if b"fingerprint" in columns:
-        raise InputError(
-            f"{path}: an earlier version made these results, whose files have no keys in their "
-            "names. Choose another results folder, use the version that made them, or remove "
-            f"the old results and compute everything again: rm -r {for_bash(path.parent)}"
-        )

@@ -4,16 +4,14 @@ import json
 import logging
 import os
 import shutil
-import socket
-import time
 from collections.abc import Iterable
-from dataclasses import asdict, astuple, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM, host
+from shardwise import ALGORITHM
 from shardwise.errors import InputError, one_line, short, some
 from shardwise.files import small, tables
 from shardwise.files.commit import commit
@@ -28,20 +26,13 @@ from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.nodes import count_nodes, most_held
 from shardwise.plan.per_matrix import PerMatrix
-from shardwise.plan.plan import Facts, Plan, Shard, ShardSettings, Source, Written
+from shardwise.plan.plan import Facts, Plan, Shard, ShardSettings, Source
 from shardwise.plan.problem import Problem, check_product, check_statistics, function_parts
 from shardwise.plan.sources import labels_of_sheet, right_of, stack_of
 from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import count, human_bytes
 
 _LOG = logging.getLogger(__name__)
-
-# If only these fields change, no shard is computed again.
-_NOT_DIGESTED = (
-    "digest", "config", "config_digest", "made", "decoded", "notes", "checksums",
-)  # fmt: skip
-# Digested only if set: so plans from before these fields existed keep their digests.
-_SAID_LATER = ("covariance", "per_matrix", "labels", "label_counts")
 
 
 def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
@@ -95,11 +86,13 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     chosen["materialize"] = _is_copied(settings, left, len(runs), log)
     facts = Facts(
         problem, ShardSettings(**chosen), function, right.sources if right else (), synthetic,
-        Written(0, 0, 0), "", said.whole_digests, list(said.names), said.counts, depends, centre,
+        "", said.whole_digests, list(said.names), said.counts, depends, centre,
         decoded=left.decoded, notes=[left.unwritten] if left.unwritten else [],
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
-    facts, by_id = _with_digests(facts, rows, settings), {row.shard: row for row in rows}
+    digest = plans.digest([asdict(facts), *map(small.checksum, tables.to_tsv(rows, Shard))])
+    facts = replace(facts, digest=digest, config=_planned(settings))
+    by_id = {row.shard: row for row in rows}
     return Plan(results, by_id, facts, made_of=left.sources, made_with=said)
 
 
@@ -121,23 +114,6 @@ def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger
     return bool(reason)
 
 
-def _with_digests(facts: Facts, rows: list[Shard], settings: Settings) -> Facts:
-    """The facts, completed by the bytes that a run writes for these rows, and by digests."""
-    read = sum(row.bytes for row in rows)
-    written = Written(
-        input=read if facts.synthetic else 0,
-        shards=read if facts.settings.materialize else 0,
-        products=sum(row.product_bytes for row in rows),
-    )
-    facts = replace(facts, bytes=written)
-    stated = asdict(facts) | {"problem": plans.describe_problem(facts.problem)}
-    left_out = {*_NOT_DIGESTED, *(key for key in _SAID_LATER if not stated[key])}
-    digested = {key: value for key, value in stated.items() if key not in left_out}
-    digest = plans.digest([digested, *map(small.checksum, tables.to_tsv(rows, Shard))])
-    planned = _planned(settings)
-    return replace(facts, digest=digest, config=planned, config_digest=config_digest(settings))
-
-
 def config_digest(settings: Settings) -> str:
     """A digest of the settings that a plan depends on, except the results folder: it may move."""
     return plans.digest(_planned(settings) | {"results": None})
@@ -149,14 +125,9 @@ def _planned(settings: Settings) -> dict[str, Any]:
 
 def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
-    results = plan.results
-    made = {
-        "versions": host.loaded(), "commit": host.announced(),
-        "time": time.time(), "host": socket.gethostname(),
-    }  # fmt: skip
-    facts = asdict(replace(plan.facts, made=made))
+    results, facts = plan.results, asdict(plan.facts)
     mark(results)
-    checksums = {}
+    checksums = per_matrix.write(plan.per_matrix, results)
     sources = tables.to_tsv(plan.sources, Source)
     rows = tables.to_tsv(plan.shards.values(), Shard)
     for path, table in ((results.sources, sources), (results.plan, rows)):
@@ -164,7 +135,6 @@ def write(plan: Plan) -> None:
         checksums[path.name] = small.checksum(raw)
         with commit(path) as file:
             file.write(raw)
-    checksums |= per_matrix.write(plan.per_matrix, results)
     checksums[results.plan_facts.name] = small.checksum(plans.dumps(facts))
     *_, marker = results.plan_files(plan.mark)
     for other in marker.parent.glob("*"):
@@ -196,15 +166,14 @@ def check_folder(plan: Plan) -> int:
         raise InputError(
             f"results: {existing} is not a folder that you may write in; choose another folder"
         )
-    free, needed = shutil.disk_usage(existing).free, sum(astuple(plan.facts.bytes))
+    free, needed = shutil.disk_usage(existing).free, sum(plan.written.values())
     if needed > free:  # only then is it worth looking at what is there already
         rows, results = plan.shards.values(), plan.results
         paths = [results.synthetic, *(results.shard(row.input_name) for row in rows)]
         paths += [results.product(row.name) for row in rows]
         needed -= sum(path.stat().st_size for path in paths if path.exists())
     if needed > free:
-        written = vars(plan.facts.bytes).items()
-        parts = ", ".join(f"{name} {human_bytes(nbytes)}" for name, nbytes in written if nbytes)
+        parts = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in plan.written.items() if n)
         raise InputError(
             f"results: {root} needs {human_bytes(needed)} more ({parts}), but its disk has "
             f"{human_bytes(free)} free; keep no shards (materialize: false) or products (keep: sum)"
@@ -213,9 +182,7 @@ def check_folder(plan: Plan) -> int:
 
 
 def _refuse_strangers(results: Results) -> None:
-    """Refuse a folder of an earlier version, or of no run, if it holds names that a run writes."""
-    if results.plan.is_file():
-        plans.refuse_old_layout(results.plan)
+    """Refuse a folder that no run has made, if it holds names that a run writes."""
     taken = [name for name in results.names() if os.path.lexists(results.root / name)]
     if taken and not results.marker.is_file():
         raise InputError(
@@ -269,7 +236,7 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
 def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list[Shard]:
     """The rows of the plan; as it may have a million, the text that they share is made once."""
     right = [[source.path, source.identity] for source in facts.right_sources]
-    common = plans.digest([*plans.describe_recipe(facts), right])
+    common = plans.digest([facts.recipe, right])
     version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
     one = _files_text(left.sources) if len(left.sources) == 1 else None
     keep, known = facts.settings.keep, dict[tuple[int, ...], tuple[int, int, int, int]]()

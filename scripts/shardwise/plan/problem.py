@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from shardwise.errors import InputError
 from shardwise.files import pieces
@@ -40,15 +40,6 @@ class Operand(NamedTuple):
 
 
 WITH_COVARIANCE = ("A.T @ A", "A.H @ A")
-
-
-class Recipe(TypedDict):
-    """The synthetic stack, as the config describes it."""
-
-    matrices: int
-    dim: int
-    dtype: str
-    seed: int
 
 
 # Bytes of an element, by the name of its dtype.
@@ -132,11 +123,6 @@ class Problem:
         return sum_dtype(self.product_dtype)
 
     @property
-    def product_item(self) -> int:
-        """Bytes of an element of a product."""
-        return ITEM_BYTES[self.product_dtype]
-
-    @property
     def sum_item(self) -> int:
         """Bytes of an element of a sum."""
         return ITEM_BYTES[self.sum_dtype]
@@ -189,7 +175,7 @@ class Problem:
     @property
     def product_bytes(self) -> int:
         """Bytes of one product."""
-        return self.product_shape[0] * self.product_shape[1] * self.product_item
+        return math.prod(self.product_shape) * ITEM_BYTES[self.product_dtype]
 
     @property
     def compute_dtype(self) -> str:

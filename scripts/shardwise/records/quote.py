@@ -45,12 +45,12 @@ def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> Quote:
         * ITEM_BYTES[statistic_dtype(name, problem.product_dtype)]
         for name in problem.results(reduce["statistics"])
     )
-    new = plan.facts.bytes.input if stack and not stack.exists() else 0
+    new = plan.written["input"] if stack and not stack.exists() else 0
     memory = human_bytes(max(row.memory for row in rows))
     device = max(row.device_memory for row in rows)
     return Quote(
         shards, copies, factors + products,
-        {"to copy": copied, "for products": factors, "for the sum": plan.facts.bytes.products},
+        {"to copy": copied, "for products": factors, "for the sum": plan.written["products"]},
         {"input": new, "copies": copied, "products": products, "results": results},
         memory + f", and {human_bytes(device)} of a GPU" * bool(device),
     )  # fmt: skip

@@ -266,9 +266,9 @@ class Run:
         """Run time of a job."""
         if rule in ("multiply", "pool", "mpi"):
             return self._worker_minutes
-        nbytes, rows = self.plan.facts.bytes, self.plan.shards.values()
+        written, rows = self.plan.written, self.plan.shards.values()
         read = {"shard": 2 * max(row.bytes for row in rows),
-                "synthesize": nbytes.input, "reduce": nbytes.products}  # fmt: skip
+                "synthesize": written["input"], "reduce": written["products"]}  # fmt: skip
         return lambda wildcards, attempt: attempt * cut.minutes(read[rule])
 
     def _worker_minutes(self, wildcards: Any, attempt: int) -> int:

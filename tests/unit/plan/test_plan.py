@@ -5,31 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import shardwise
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import IntegrityError
 from shardwise.files import tables
-from shardwise.plan import plan, planner
+from shardwise.plan import plan
 from shardwise.plan.plan import Source
 
 from tests import factories
 from tests.factories import save, stack
-
-
-def test_the_layout_of_an_earlier_version_is_refused(tmp_path):
-    """Files of that version have no keys in their names, so a new plan could not find them."""
-    made = factories.plan(tmp_path, stack((4, 2, 2)))
-    raw = made.results.plan.read_bytes()
-    made.results.plan.write_bytes(raw.replace(b"input_key\tkey", b"matrices\tfingerprint"))
-    for refused in (
-        lambda: plan.load(made.results.plan),
-        lambda: planner.check_folder(made),
-        lambda: shardwise.open(made.results.root),
-    ):
-        with pytest.raises(InputError, match=r"an earlier version.*Choose another results folder"):
-            refused()
-
 
 NAMES = st.binary(min_size=1).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"\t")))
 

