@@ -4,8 +4,9 @@ Only the standard library is imported before a config is read: jobs ask for noth
 """
 
 import difflib
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,14 +24,6 @@ DEFAULT_RESULTS = "results/default"  # as in the schema, which jobs do not read
 # Keys that no plan depends on.
 NO_PLAN = ("reduce", "dispatch", "workers", "array_tasks", "array_limit")
 _MOST_NAMED = 20
-_TYPES = {
-    "string": "a string",
-    "integer": "a whole number",
-    "boolean": "true or false",
-    "null": "null",
-    "object": "a mapping of keys",
-    "array": "a list",
-}
 
 
 class Settings(SimpleNamespace):
@@ -87,16 +80,13 @@ def load(config: Mapping[str, Any]) -> Settings:
 
     Raises InputError with a line for each key that is unknown, of the wrong type, or out of range.
     """
-    full: dict[str, Any] = {}
     try:
         errors = _validator().iter_errors(dict(config))
         problems = [line for error in errors for line in _explain(error)]
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a list in itself
         problems = [f"{error!s:.300}"]
-    if not problems:
-        full = _with_defaults(config, _validator().schema)
-        problems = [*_contradictions(full)]
-    if problems:
+    full = {} if problems else _with_defaults(config, _validator().schema)
+    if problems := problems or _contradictions(full):
         raise InputError("config: " + "\n        ".join(problems[:_MOST_NAMED]))
     return Settings(**{**full, "shard_bytes": parse_bytes(full["shard_bytes"])})
 
@@ -122,27 +112,15 @@ def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict
 
 
 def _explain(error: Any) -> list[str]:
-    """The lines of a message about one key: the value that was found, and what is allowed."""
+    """The lines of a message about one key; the schema says in words what is allowed."""
     key = ".".join(str(part) for part in error.absolute_path)
     rule, value = error.schema, error.instance
     if error.validator == "additionalProperties":
-        known = list(rule["properties"])
-        prefix = key + "." if key else ""
+        known, prefix = list(rule["properties"]), key + "." * bool(key)
         return [_unknown_key(prefix, str(name), known) for name in value if name not in known]
-    if error.validator == "not":  # the schema says in words what is wrong with such a path
+    if error.validator == "not":  # of a path
         return [f"{key}: {short(masked(value))} {rule['description']}"]
-    limit = rule[error.validator]
-    limits = limit if isinstance(limit, list) else [limit]
-    allowed = {
-        "enum": f"one of {', '.join(n if isinstance(n, str) else _shown(n) for n in limits)}",
-        "oneOf": "auto or a whole number, 1 or more",
-        "type": " or ".join(_TYPES.get(str(name), "") for name in limits),
-        "minimum": f"{limit} or more",
-        "maximum": f"{limit} or less",
-        "minLength": "a non-empty string",
-        "minItems": "a non-empty list",
-        "uniqueItems": "a list without duplicates",
-    }[error.validator]
+    allowed = rule.get("allowed") or "one of " + json.dumps(rule["enum"])[1:-1].replace('"', "")
     return [f"{key}: {_shown(value)} is not allowed; it must be {allowed}"]
 
 
@@ -160,37 +138,31 @@ def _unknown_key(prefix: str, key: str, known: list[str]) -> str:
     return f"{prefix}{key:.80}: unknown key; {hint}"
 
 
-def _contradictions(full: Mapping[str, Any]) -> Iterator[str]:
+def _contradictions(full: Mapping[str, Any]) -> list[str]:
     """What is wrong with a config whose types and ranges are right."""
-    product = full["product"]
-    if wrong := problem(full["input"] or ""):
-        yield f"input: {wrong}"
-    if product not in PRODUCTS and not function_parts(product):
-        near = difflib.get_close_matches(product, PRODUCTS, n=1)
-        hint = f"did you mean {near[0]}? Known are" if near else "use one of"
-        choices = f"{', '.join(PRODUCTS)}, or a function of your own, file.py:function"
-        yield f"product: {_shown(product)}: unknown product; {hint} {choices}"
-    if takes_b(product) and full["right"] is None:
-        yield f"right: the product {product:.200} needs this key; name the .npy file of B"
-    if not takes_b(product) and full["right"] is not None:
-        known = ", ".join(filter(takes_b, PRODUCTS))
-        yield f"right: the product {product:.200} has no B; remove it, or use one of {known}"
-    if full["depends"] and not function_parts(product):
-        yield (
-            f"depends: the product {short(product)} reads no files but its factors; remove this "
-            "key, or name a function of your own, file.py:function"
-        )
-    if not full["covariance"]:
-        given = [key for key, default in (("offset", "auto"), ("ddof", 1)) if full[key] != default]
-        yield from (f"{key}: needs covariance: true; add that, or remove {key}" for key in given)
-    if full["covariance"] and product not in WITH_COVARIANCE:
-        known = " or ".join(WITH_COVARIANCE)
-        yield f"covariance: the product {product:.200} is not a sum over rows; use product: {known}"
-    if full["covariance"] and full["labels"] is not None:
-        yield "covariance: cannot be split by labels; remove covariance, or labels"
-    if full["covariance"] and "sum" not in full["reduce"]["statistics"]:
-        yield "covariance: is computed from the sum; add sum to reduce.statistics"
+    product, right, covariance = full["product"], full["right"], full["covariance"]
+    address, size = problem(full["input"] or ""), ""
     try:
         parse_bytes(full["shard_bytes"])
     except ValueError as error:
-        yield f"shard_bytes: {masked(str(error))}"
+        size = masked(str(error))
+    rules = (
+        (address, f"input: {address}"),
+        (product not in PRODUCTS and not function_parts(product),
+         f"product: {_shown(product)}: unknown product; use one of {', '.join(PRODUCTS)}, or a "
+         "function of your own, file.py:function"),
+        (takes_b(product) and right is None,
+         f"right: the product {product:.200} needs this key; name the .npy file of B"),
+        (right is not None and not takes_b(product),
+         f"right: the product {product:.200} has no B; remove it, or use one of "
+         f"{', '.join(filter(takes_b, PRODUCTS))}"),
+        (covariance and product not in WITH_COVARIANCE,
+         f"covariance: the product {product:.200} is not a sum over rows; use product: "
+         f"{' or '.join(WITH_COVARIANCE)}"),
+        (covariance and full["labels"] is not None,
+         "covariance: cannot be split by labels; remove covariance, or labels"),
+        (covariance and "sum" not in full["reduce"]["statistics"],
+         "covariance: is computed from the sum; add sum to reduce.statistics"),
+        (size, f"shard_bytes: {size}"),
+    )  # fmt: skip
+    return [words for wrong, words in rules if wrong]

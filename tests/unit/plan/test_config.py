@@ -40,12 +40,12 @@ def test_the_shipped_config_is_valid_and_names_every_key():
 
 @pytest.mark.parametrize(("values", "hint"), [
     ({5: 1}, "5: unknown key; known keys: input, "),
-    ({"input": 5}, "input: 5 is not allowed; it must be a string or null"),
+    ({"input": 5}, "input: 5 is not allowed; it must be a non-empty string, or null"),
     ({"synthetic": None}, "synthetic: null is not allowed; it must be a mapping"),
     ({"shards": "auto\n"}, r"shards: 'auto\n' is not allowed; it must be auto or a whole number"),
     ({"shards": "4"}, "shards: '4' is not allowed; it must be auto or a whole number, 1 or more"),
     ({"shard_bytes": 0}, "shard_bytes: 0 is less than one byte"),
-    ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be a non"),
+    ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be a list of"),
     ({"product": "m.py:f", "right": "b"}, "right: the product m.py:f has no B"),
     ({"results": "git+ssh://x/y"}, "results: 'git+ssh://x/y' is an address, but"),
     ({"right": "file:///data/b.npy"}, "is an address; write the path alone, without file://"),
