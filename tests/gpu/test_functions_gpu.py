@@ -36,9 +36,10 @@ def test_a_function_computes_on_the_backend(tmp_path, backend, keep, dtype):
 def test_an_array_in_host_memory_is_refused(tmp_path):
     """With cupy, a NumPy array is a mistake that is named."""
     cupy = backends.load_backend("cupy")[0]
-    function = user_function.load(write(tmp_path, "return np.ones(block.shape)"))
+    spec = write(tmp_path, "return np.ones(block.shape)")
+    function = user_function.load(spec)
     with pytest.raises(InputError, match=r"returned numpy\.ndarray .* return cupy\.ndarray"):
-        user_function.call(function, cupy, cupy.ones((1, 2, 2)), 0)
+        user_function.call(spec, function, cupy, cupy.ones((1, 2, 2)), 0)
 
 
 @needs_gpu

@@ -106,7 +106,9 @@ class UserFunction(Operation):
                 raise blame.not_finite(self._problem, report.first + int(finite.argmin()))
         # Anew each time: the function may have loaded another BLAS meanwhile.
         with threads.single_threaded_blas()() if xp is np else nullcontext():
-            found = user_function.call(self._function, xp, block, report.first, self._problem)
+            found = user_function.call(
+                self._problem.product, self._function, xp, block, report.first, self._problem
+            )
         product[...] = found
         return product
 

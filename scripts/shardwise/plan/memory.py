@@ -1,9 +1,8 @@
 """Sizes of batches and calls, and the bytes that a task holds: known before the task starts.
 
-Arithmetic only. A *batch* is the matrices in one slot of the ring: they are read, multiplied and
-written at once. A *call* is the matrices that one routine multiplies. The size of a call follows
-from dtype and shapes alone, because it decides the bits of the products. The number of slots and
-the size of a batch change no bits, so they may shrink if memory is short.
+A *batch* is the matrices in one slot of the ring: they are read, multiplied and written at once. A
+*call* is the matrices that one routine multiplies. Its size follows from dtype and shapes alone, as
+it decides the bits of the products. Slots and batches change no bits, so they may shrink.
 """
 
 import math
@@ -80,10 +79,6 @@ def split_shapes(problem: Problem, precision: str) -> dict[str, tuple[int, int, 
     return shapes
 
 
-def _split_bytes(problem: Problem, precision: str) -> int:
-    return 2 * problem.item * sum(map(math.prod, split_shapes(problem, precision).values()))
-
-
 def symmetric(problem: Problem) -> bool:
     """Whether it pays to compute half of each product: if large, and symmetric or Hermitian."""
     left, right = problem.operands
@@ -120,15 +115,15 @@ def _largest(problem: Problem) -> int:
     return max(factors, math.prod(problem.sum_shape) * ITEM_BYTES[problem.product_dtype])
 
 
+def outs(slots: int, keep: str) -> int:
+    """Batches of products for this many slots: one, or more if products are written."""
+    return min(slots, OUTS) if keep == "products" else 1
+
+
 def ring_bytes(problem: Problem, slots: int, matrices: int, keep: str) -> int:
     """Bytes of a ring of ``slots`` slots with ``matrices`` A and B each, and of its products."""
     products = outs(slots, keep) * problem.product_bytes
     return matrices * (slots * _factor_bytes(problem) + products)
-
-
-def outs(slots: int, keep: str) -> int:
-    """Batches of products for this many slots: one, or more if products are written."""
-    return min(slots, OUTS) if keep == "products" else 1
 
 
 def _factor_bytes(problem: Problem) -> int:
@@ -142,15 +137,16 @@ def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]
     call = call_matrices(problem) if cuda else 1
     matrices = min(most, -(-count // call) * call)
     slots = min(_slots(problem, matrices, cuda), -(-count // matrices))
-    yield slots, matrices
-    while slots > 2:
-        slots = max(2, slots // 2)
+    while True:
         yield slots, matrices
-    while matrices > call:
-        matrices = max(1, matrices // call // 2) * call
-        yield slots, matrices
-    if slots > 1:
-        yield 1, matrices
+        if slots > 2:
+            slots = max(2, slots // 2)
+        elif matrices > call:
+            matrices = max(1, matrices // call // 2) * call
+        elif slots == 2:
+            slots = 1
+        else:
+            return
 
 
 def _slots(problem: Problem, matrices: int, cuda: bool) -> int:
@@ -189,14 +185,10 @@ def work_bytes(problem: Problem, matrices: int, spans: Spans, keep: str) -> int:
     return work + shared + (sum_bytes(problem, matrices, spans) if keep == "sum" else 0)
 
 
-def widened_bytes(problem: Problem) -> int:
-    """Bytes of the copies that NumPy multiplies: widened matrices, or conjugated ones."""
-    if problem.result or "int" in problem.dtype:
-        return 0  # the widened copies of integers are counted with their proof
-    if any(factor.conjugated for factor in problem.operands):
-        return max(HOST_BATCH_BYTES, problem.matrix_bytes, problem.right_bytes)
-    wide = ITEM_BYTES[problem.compute_dtype] != problem.item
-    return max(HOST_BATCH_BYTES, _widened_bytes(problem)) if wide else 0
+def _widened_bytes(problem: Problem) -> int:
+    """Bytes of one matrix's factors and its product, in the dtype that NumPy multiplies."""
+    (m, k), (_, p) = problem.factor_shapes
+    return ITEM_BYTES[problem.compute_dtype] * (m * k + k * p + m * p)
 
 
 def widened_matrices(problem: Problem) -> int:
@@ -204,10 +196,16 @@ def widened_matrices(problem: Problem) -> int:
     return max(1, HOST_BATCH_BYTES // _widened_bytes(problem))
 
 
-def _widened_bytes(problem: Problem) -> int:
-    """Bytes of one matrix's factors and its product, in the dtype that NumPy multiplies."""
-    (m, k), (_, p) = problem.factor_shapes
-    return ITEM_BYTES[problem.compute_dtype] * (m * k + k * p + m * p)
+def _base_bytes(problem: Problem, cuda: bool, precision: str) -> int:
+    """Bytes that do not grow with a batch: libraries, and copies that are multiplied."""
+    if cuda:
+        halves = sum(map(math.prod, split_shapes(problem, precision).values()))
+        return DEVICE_BYTES + 2 * problem.item * halves
+    if problem.result or "int" in problem.dtype:  # integers are counted with their proof
+        return PYTHON_BYTES
+    conjugated = any(factor.conjugated for factor in problem.operands)
+    copied = conjugated or problem.compute_dtype != problem.dtype
+    return PYTHON_BYTES + max(HOST_BATCH_BYTES, _widened_bytes(problem)) * copied
 
 
 def least_bytes(
@@ -216,9 +214,14 @@ def least_bytes(
     """The least bytes with which a shard can be computed; without a guess at a user's function."""
     matrices = call_matrices(problem) if cuda else 1
     work = 0 if problem.result else work_bytes(problem, matrices, spans, keep)
-    split = _split_bytes(problem, precision)
-    base = DEVICE_BYTES + split if cuda else PYTHON_BYTES + widened_bytes(problem)
-    return base + ring_bytes(problem, 1, matrices, keep) + work
+    return _base_bytes(problem, cuda, precision) + ring_bytes(problem, 1, matrices, keep) + work
+
+
+def _planned_bytes(problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str) -> int:
+    """The bytes with which a shard is computed, where its products are made."""
+    slots, matrices = next(ladder(problem, sum(map(len, spans)), cuda))
+    held = ring_bytes(problem, slots, matrices, keep) + work_bytes(problem, matrices, spans, keep)
+    return _base_bytes(problem, cuda, precision) + held
 
 
 def node_bytes(problem: Problem) -> int:
@@ -254,34 +257,26 @@ def task_memory(problem: Problem, spans: Spans, keep: str, cuda: bool) -> int:
 
     A job that may run on a GPU may find none: so the larger need counts, that of CUDA or of NumPy.
     """
+    work = _planned_bytes(problem, spans, keep, False, "ieee")
+    if cuda:
+        work = max(work, PYTHON_BYTES + CUDA_BYTES + IO_THREADS * IO_BYTES)
     shared = problem.right_bytes if problem.shared_right else 0
     shared += shared // problem.item  # B as it was read, and a byte per element: is it finite?
-    slots, matrices = next(ladder(problem, sum(map(len, spans)), cuda=False))
-    host = ring_bytes(problem, slots, matrices, keep)
-    host += work_bytes(problem, matrices, spans, keep) + widened_bytes(problem) + shared
-    shapes = problem.left, problem.right or (0, 0)
     converted = READERS * pieces.PART_BYTES + 3 * STEP_BYTES
-    converted += 2 * sum(converted_bytes(shape, problem.item) for shape in shapes)
-    work = max(host, CUDA_BYTES + IO_THREADS * IO_BYTES + shared) if cuda else host
-    return PYTHON_BYTES + converted + work
+    for height, width in (problem.left, *([problem.right] if problem.right else [])):
+        row = width * problem.item
+        converted += 2 * min(height * row, max(CONVERTED_BYTES, row))
+    return work + shared + converted
 
 
 def device_memory(problem: Problem, spans: Spans, keep: str, precision: str = "ieee") -> int:
     """Device bytes that the task of a shard needs at most."""
-    slots, matrices = next(ladder(problem, sum(map(len, spans)), cuda=True))
-    ring = ring_bytes(problem, slots, matrices, keep) + _split_bytes(problem, precision)
-    return DEVICE_BYTES + ring + work_bytes(problem, matrices, spans, keep)
+    return _planned_bytes(problem, spans, keep, True, precision)
 
 
 def synthetic_memory(problem: Problem) -> int:
     """Host bytes to make the synthetic stack: a matrix as drawn, as complex pairs and as stored."""
     return PYTHON_BYTES + 4 * max(16, problem.item) * problem.left[0] * problem.left[1]
-
-
-def converted_bytes(shape: Shape, item: int) -> int:
-    """Bytes of the rows of one matrix that are converted at once from another order."""
-    row = shape[1] * item
-    return min(shape[0] * row, max(CONVERTED_BYTES, row))
 
 
 def converted_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[int, int]:
@@ -308,24 +303,17 @@ def decoded_bytes(chunk: tuple[int, ...], shape: Shape, item: int) -> int:
     return 2 * block + 2 * max(block, DECODERS * math.prod(chunk) * item)
 
 
-def copy_memory(problem: Problem) -> int:
-    """Host bytes that materializing a shard needs at most; matrices may be converted."""
-    converted = STEP_BYTES + 2 * converted_bytes(problem.left, problem.item)
-    return PYTHON_BYTES + READERS * pieces.PART_BYTES + converted
-
-
 def plan_memory(shards: int) -> int:
     """Host bytes of the plan in a process that reads all of it (measured: 0.7 KB per shard)."""
     return 1024 * shards
 
 
-def reduce_memory(ranks: int, shards: int, labelled: int = 0) -> int:
-    """Host bytes of all ranks of the reduce, with `labelled_bytes` each, and of Snakemake."""
-    receipts = 12 * 1024 * shards  # of all ranks together: measured at 10 KB
-    return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + labelled + plan_memory(shards)) + receipts
+def reduce_memory(problem: Problem, ranks: int, shards: int, counts: Sequence[int]) -> int:
+    """Host bytes of all ranks of the reduce, and of Snakemake; with the matrices of each label.
 
-
-def labelled_bytes(problem: Problem, counts: Sequence[int]) -> int:
-    """Bytes of the trees of all labels over one stripe: two nodes per level, and a sum, each."""
+    Over one stripe the tree of a label has two nodes per level, and a sum.
+    """
     stripe = min(math.prod(problem.product_shape), pieces.CHECKSUM_PIECE_NUMBERS)
-    return sum(2 * count.bit_length() + 1 for count in counts) * stripe * problem.sum_item
+    trees = sum(2 * count.bit_length() + 1 for count in counts) * stripe * problem.sum_item
+    receipts = 12 * 1024 * shards  # of all ranks together: measured at 10 KB
+    return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + trees + plan_memory(shards)) + receipts

@@ -343,6 +343,7 @@ def load_facts(path: Path) -> Facts:
 
     results = Results.of_plan(path)
     try:
+        os.stat(path)
         content = json.loads(results.plan_facts.read_bytes())
         tables.check(dumps(content), content["checksums"], results.plan_facts)
         with _CONVERTING:

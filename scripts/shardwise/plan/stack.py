@@ -154,15 +154,11 @@ class StackReader:
             header, status = registry.read_header_and_status(path)
         except (OSError, InputError) as error:
             raise IntegrityError(f"{path} cannot be read any more: {error}; {cure}") from error
-        if not is_as_planned(source, status):
+        same = header.shape[-2:] == self._shape and header.native == self._dtype
+        if not (same and is_as_planned(source, status)):
             raise IntegrityError(f"{path} has changed since the plan was made; {cure}")
         if source.identity:
             self.inputs.note(source.file, status)
-        if header.shape[-2:] != self._shape or header.native != self._dtype:
-            raise IntegrityError(
-                f"{path} is {header.shape} of {header.native.name}, but the plan was made for "
-                f"{self._shape} of {self._dtype.name}; {cure}"
-            )
         self._header = path, header
         return header
 
@@ -170,28 +166,22 @@ class StackReader:
 def first_rows(
     settings: Settings, stack: Stack, weights: np.ndarray | None, most: int
 ) -> np.ndarray:
-    """The first rows ``(n, k)`` of the stack, at most ``most``; matrices of weight 0 are left out.
+    """Rows ``(n, k)`` among the ``most`` that follow where the first matrix that counts begins.
 
-    If all weights are 0, all matrices count. A synthetic stack need not be on the disk.
+    Matrices of weight 0 are left out, unless all are. A synthetic stack need not be on the disk.
     """
-    height, width = stack.shape
-    needed = -(-most // height)
-    if weights is None or not weights.any():
-        counted = np.arange(min(needed, stack.matrices))
-    else:
-        counted = np.flatnonzero(weights)[:needed]
-    dtype = np.dtype(stack.dtype)
-    rows = np.empty((min(most, len(counted) * height), width), dtype)
+    (height, width), dtype = stack.shape, np.dtype(stack.dtype)
+    first = 0 if weights is None else int(np.argmax(weights != 0))
+    stop = min(first + -(-most // height), stack.matrices)
     if settings.input is None:
-        recipe = settings.synthetic
-        for first, place in zip(range(0, len(rows), height), counted.tolist(), strict=True):
-            one = synthetic.matrix(recipe["seed"], place, recipe["dim"], dtype)
-            rows[first : first + height] = one[: len(rows) - first]
-        return rows
-    reader, at = StackReader(stack.sources, stack.shape, stack.dtype), 0
-    files = OpenFiles(reader.inputs.compare)
-    for run in np.split(counted, np.flatnonzero(np.diff(counted) > 1) + 1):
-        part = rows[at : at + len(run) * height]
-        reader.read_into(files, raw_bytes(part), int(run[0]) * reader.matrix_bytes)
-        at += len(run) * height
+        seed = settings.synthetic["seed"]
+        matrices = [synthetic.matrix(seed, place, height, dtype) for place in range(first, stop)]
+        rows = np.concatenate(matrices)[:most]
+    else:
+        rows = np.empty((min(most, (stop - first) * height), width), dtype)
+        reader = StackReader(stack.sources, stack.shape, stack.dtype)
+        files = OpenFiles(reader.inputs.compare)
+        reader.read_into(files, raw_bytes(rows), first * reader.matrix_bytes)
+    if weights is not None and weights.any():
+        rows = rows[np.repeat(weights[first:stop] != 0, height)[: len(rows)]]
     return rows

@@ -1,11 +1,9 @@
 """A product of the user's own: a function in a Python file, called with ``(xp, block)``."""
 
-import ast
 import hashlib
-import importlib.util
-import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +11,8 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,16 +35,7 @@ trial(sys.argv[1])
 """
 
 
-@dataclass(frozen=True)
-class Function:
-    """A user's function, loaded."""
-
-    spec: str  # file.py:function, as in the config
-    file: str  # the whole path, as a traceback shows it
-    target: Callable[[Any, Any], Any]
-
-
-def load(spec: str, digest: str | None = None) -> Function:
+def load(spec: str, digest: str | None = None) -> Callable[[Any, Any], Any]:
     """Import the file of a function by its path, under a private name, and find the function.
 
     Raises InputError if the file or the function does not exist, or the file fails on import;
@@ -56,25 +45,25 @@ def load(spec: str, digest: str | None = None) -> Function:
     path, _, name = spec.rpartition(":")
     # Under this name its classes and pickles can look it up.
     private_name = f"_shardwise_product_{checksum(source, 8)}"
-    described = importlib.util.spec_from_file_location(private_name, path)
-    assert described is not None  # it ends in .py
-    module, file = importlib.util.module_from_spec(described), str(described.origin)
-    sys.modules[private_name] = module
+    module = sys.modules[private_name] = ModuleType(private_name)
+    module.__file__ = os.path.abspath(path)
     try:
-        exec(compile(source, file, "exec"), vars(module))
+        exec(compile(source, module.__file__, "exec"), vars(module))
     except BaseException as error:
         del sys.modules[private_name]
         if not isinstance(error, Exception | SystemExit):
             raise
-        raise InputError(_failure(f"{path} cannot be imported", error, file)) from error
+        raise InputError(_failure(f"{path} cannot be imported", error)) from error
     if not hasattr(module, name):
         raise InputError(f"product: {path} has no function {name!r}")
-    return Function(spec, file, getattr(module, name))
+    function: Callable[[Any, Any], Any] = getattr(module, name)
+    return function
 
 
 def call(
-    function: Function, xp: Any, block: Any, first: int, problem: Problem | None = None
-) -> Any:
+    spec: str, function: Callable[[Any, Any], Any], xp: Any, block: Any, first: int,
+    problem: Problem | None = None,
+) -> Any:  # fmt: skip
     """Call a function on the matrices of a block ``(n, m, k)``, and check what it returns.
 
     Under NumPy the block is read-only. ``first`` is the index of the block's first matrix in the
@@ -92,14 +81,12 @@ def call(
         block.flags.writeable = False
     try:
         with np.errstate(all="ignore"):
-            result = function.target(xp, block)
+            result = function(xp, block)
     except not_theirs:
         raise
     except BaseException as error:
-        raise InputError(
-            _failure(f"{function.spec} failed on {where}", error, function.file)
-        ) from error
-    _check(function.spec, xp, result, count, where, problem)
+        raise InputError(_failure(f"{spec} failed on {where}", error)) from error
+    _check(spec, xp, result, count, where, problem)
     return result
 
 
@@ -110,16 +97,14 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     InputError if the function cannot be loaded, fails, ends its process, or does not return a stack
     of results; TryAgain if this machine has too little memory for it.
     """
-    given = io.BytesIO()
-    np.save(given, matrix, allow_pickle=False)
     # -P: modules do not come from the working directory.
     command = [sys.executable, "-P", "-c", _TRIAL, spec]
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=said, start_new_session=True
-        )
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+        np.save(given, matrix, allow_pickle=False)
+        given.seek(0)
+        process = subprocess.Popen(command, stdin=given, stdout=said, start_new_session=True)
         try:
-            process.communicate(given.getvalue())
+            process.wait()
         finally:
             with suppress(ProcessLookupError):  # end it, and whatever the function has started
                 os.killpg(process.pid, signal.SIGKILL)
@@ -144,10 +129,10 @@ def trial(spec: str) -> None:
     contain.end_with_parent()
     answer = os.dup(1)
     os.dup2(2, 1)  # what the function prints
-    block = np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False)
+    block = np.load(sys.stdin.buffer, allow_pickle=False)
     said: tuple[Any, ...]
     try:
-        result = call(load(spec), np, block, 0)
+        result = call(spec, load(spec), np, block, 0)
         said = 0, "", result.shape[1:], product_dtype(result.dtype.name)
     except (ShardwiseError, MemoryError) as error:
         said = *errors.verdict(error), None, None
@@ -166,15 +151,18 @@ def read_source(spec: str, digest: str | None = None) -> bytes:
     return source
 
 
-def _failure(what: str, error: BaseException, file: str) -> str:
-    """A message with an error and its line; then its traceback, from the user's file on down."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [place for place, frame in enumerate(frames) if frame.filename == file]
-    last = f"{type(error).__name__}: {error}".partition("\n")[0]
-    if own:
-        frame = frames[own[-1]]
+def _failure(what: str, error: BaseException) -> str:
+    """A message with an error and its line; then its traceback, without our own frame."""
+    begin = error.__traceback__ and error.__traceback__.tb_next
+    last, frames = (
+        f"{type(error).__name__}: {error}".partition("\n")[0],
+        traceback.extract_tb(begin),
+    )
+    if frames:
+        file = frames[0].filename
+        frame = [frame for frame in frames if frame.filename == file][-1]
         last += f" ({os.path.basename(file)}, line {frame.lineno}, in {frame.name.strip('<>')})"
-    lines = traceback.format_exception(error, limit=own[0] - len(frames) if own else 0)
+    lines = traceback.format_exception(type(error), error, begin)
     return f"product: {what}: {last}\n{''.join(lines).rstrip()}"
 
 
@@ -225,23 +213,16 @@ def check_used(planned: Mapping[str, str]) -> None:
 
 
 def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
-    """A warning of files that a function's file names, and the config does not; or nothing."""
-    try:
-        nodes = [*ast.walk(ast.parse(source))]
-    except (SyntaxError, ValueError, RecursionError):  # the function's trial reports this
-        return ""
-    folder, places = os.path.dirname(file), list[str]()
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            places += [node.value, os.path.join(folder, node.value)]
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            outer = [module] if (module := getattr(node, "module", None)) else []
-            modules = [*outer, *(".".join([*outer, alias.name]) for alias in node.names)]
-            stems = [os.path.join(folder, *module.split(".")) for module in modules]
-            places += [stem + end for stem in stems for end in (".py", "/__init__.py")]
+    """A warning of files next to a function's file that it names, and the config does not."""
+    text = source.decode(errors="replace")
+    imports = " ".join(re.findall(r"^\s*(?:import|from)\s.*", text, re.MULTILINE))
+    words = {
+        *re.findall(r"[\w-]+\.[\w.-]+", text),
+        *(f"{w}.py" for w in re.findall(r"\w+", imports)),
+    }
     known = {os.path.realpath(path) for path in (file, *listed)}
-    found = (path for path in dict.fromkeys(places) if os.path.isfile(path))
-    if not (named := [path for path in found if os.path.realpath(path) not in known]):
+    beside = sorted(path for path in Path(file).parent.iterdir() if path.name in words)
+    if not (named := [str(path) for path in beside if os.path.realpath(path) not in known]):
         return ""
     return (
         f"product: {file} names {some(named, 5)}: if these files change, no shard is "

@@ -248,14 +248,12 @@ class Run:
     def mib(self, rule: str) -> Any:
         """Memory of a job."""
         problem, shards = self.plan.problem, self.plan.shards
-        if rule == "shard":
-            nbytes = memory.copy_memory(problem) + self.plan.facts.decoded
-        elif rule == "synthesize":
+        if rule == "synthesize":
             nbytes = memory.synthetic_memory(problem)
         elif rule == "reduce":  # of all its ranks
-            labelled = memory.labelled_bytes(problem, self.plan.facts.label_counts)
-            nbytes = memory.reduce_memory(self.reduce["ranks"], len(shards), labelled)
-        else:
+            counts, ranks = self.plan.facts.label_counts, self.reduce["ranks"]
+            nbytes = memory.reduce_memory(problem, ranks, len(shards), counts)
+        else:  # a copy takes no more than the task of its shard
             workers = grants.asked(self._node_words) if rule in ("pool", "mpi") else 1
             nbytes = workers * max(row.memory for row in shards.values())
             if self.dispatch != "jobs":  # else a task reads little of the plan

@@ -38,22 +38,17 @@ def test_a_listed_file_is_part_of_the_key(tmp_path):
 
 @pytest.mark.parametrize(("source", "named"), [
     ("import helpers", ["helpers.py"]), ("from helpers import f", ["helpers.py"]),
-    ("from . import helpers", ["helpers.py"]), ("import package.part", ["package/part.py"]),
-    ("from package import part", ["package/__init__.py", "package/part.py"]),
-    ("np.load('mean.npy')", ["mean.npy"]), ("open('data/t.txt')", ["data/t.txt"]),
+    ("from . import helpers", ["helpers.py"]), ("np.load('./mean.npy')", ["mean.npy"]),
     ("Path(__file__).with_name('mean.npy')", ["mean.npy"]),
     ("import helpers\nload('mean.npy')", ["helpers.py", "mean.npy"]),
-    ("import numpy\nload('other.npy')\nprint('', '.', 'data', 'a\\0', 'x' * 9)", []),
-    ("def broken(", []), ("'''Of f.py.'''\nf = 'f.py'", []),
+    ("import numpy\nload('other.npy')\nhelpers = 'data'", []), ("'Of f.py.'", []),
 ])  # fmt: skip
 @pytest.mark.parametrize("here", [True, False])
 def test_files_that_are_not_listed_are_named(tmp_path, monkeypatch, source, named, here):
-    """Files next to the function or in the working directory, with the line to add."""
+    """Files next to that of the function, with the line to add."""
     folder = "" if here else f"{tmp_path}/"
-    for name in ("helpers.py", "mean.npy", "data/t.txt", "package/__init__.py", "package/part.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-    (tmp_path / "f.py").touch()
+    for name in ("helpers.py", "mean.npy", "f.py"):
+        (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path if here else "/")
     listed = [f"{folder}{name}" for name in named]
     told = user_function.unlisted(f"{folder}f.py", source.encode(), [])

@@ -33,7 +33,7 @@ def body(line):
 
 def called(spec, block, first=0, problem=None):
     """What a function makes of a block with NumPy, checked."""
-    return user_function.call(user_function.load(spec), np, block, first, problem)
+    return user_function.call(spec, user_function.load(spec), np, block, first, problem)
 
 
 def test_a_function_is_loaded_without_a_trace(write, tmp_path):
