@@ -98,17 +98,14 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
     """Whether each shard is copied first; auto: if reading in place is slow, or impossible."""
-    if settings.materialize is False and left.why_copied:
+    if settings.materialize is False and left.must_copy:
         raise InputError(
             f"materialize: false reads the input in place, but {left.why_copied}; use auto or true"
         )
     if settings.materialize != "auto":
         return bool(settings.materialize)
-    reason = left.why_copied
-    if len(left.sources) > shards:
-        reason = f"the input is {len(left.sources)} files, for {shards} shards"
-    elif not reason and left.reordered:
-        reason = f"the elements of {left.reordered} are in another order than products need"
+    many = f"the input is {len(left.sources)} files, for {shards} shards"
+    reason = many if len(left.sources) > shards else left.why_copied
     does = f"copies each shard first: {reason}" if reason else "reads the input in place"
     log.info(f"shardwise: materialize: auto {does}")
     return bool(reason)

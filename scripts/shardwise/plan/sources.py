@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from glob import has_magic
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,7 @@ _Cache = dict[str, list[Any]]  # identities and headers by the names of arrays
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
     """Find and check the input that the config names, from headers alone.
 
-    ``synthetic`` is where the synthetic stack lies or will lie; the file ``cache`` keeps headers by
-    path and identity, for inputs of many files.
+    ``synthetic`` is where the synthetic stack lies or will lie; the file ``cache`` keeps headers.
     """
     if settings.input is None:
         recipe, dim = settings.synthetic, settings.synthetic["dim"]
@@ -90,11 +89,10 @@ def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
     cells = [cell for _, cell in _sheet_cells(sheet, column)] if sheet.suffix == ".tsv" else []
     if len(cells) != len(stack.sources):
         raise InputError(
-            f"labels: {settings.labels} names a column of a sheet, but the input is not a .tsv "
-            "sheet, or gathers other arrays than its rows; save the labels as a .npy file"
+            f"labels: {settings.labels} is no column with a row for each array of the input; save "
+            "the labels as a .npy file"
         )
-    rows = zip(cells, stack.sources, strict=True)
-    return [cell for cell, source in rows for _ in range(source.count)]
+    return list(chain.from_iterable(map(repeat, cells, (s.count for s in stack.sources))))
 
 
 def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
@@ -109,9 +107,8 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
     stack = _stack_of([str(path)], "right")
     if stack.dtype != left.dtype or not (shared or stack.matrices == left.matrices):
         raise InputError(
-            f"right: {path} holds {stack.matrices} matrices of {stack.dtype}, but the input "
-            f"{left.matrices} of {left.dtype}; give as many, or one 2-D matrix for all, with the "
-            "same dtype"
+            f"right: {path} holds {stack.matrices} of {stack.dtype}, but the input {left.matrices} "
+            f"matrices of {left.dtype}; give as many, or one 2-D matrix for all, of the same dtype"
         )
     return stack, shared
 
@@ -140,8 +137,8 @@ def _in_folder(folder: str, names: list[str]) -> list[str]:
             return [_located(os.path.join(folder, path)) for path in taken]
     found = some(map(str, entries), 3) or "nothing"
     raise InputError(
-        f"input: folder {folder} holds no .npy file and no .zarr store, but {found}; name files of "
-        "other formats on a disk by a glob and the array in each, such as frames/*.h5:/entry/frames"
+        f"input: folder {folder} holds no .npy file and no .zarr store, but {found}; name other "
+        "formats by a glob and the array in each file, such as frames/*.h5:/entry/frames"
     )
 
 
@@ -167,10 +164,7 @@ def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]
             rows = csv.DictReader(file, delimiter="\t", strict=True)
             columns = list(rows.fieldnames or ())
             if columns.count(column) != 1:
-                names = some(map(short, columns)) or "none"
-                raise InputError(
-                    f"sheet {sheet} needs one column {short(column)}; its columns are {names}"
-                )
+                raise ValueError(f"it has no one column {short(column)}, but {some(columns)}")
             for row in rows:
                 if None in row:
                     raise ValueError(f"line {rows.line_num} has more columns than line 1")
@@ -178,8 +172,8 @@ def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]
                     yield rows.line_num, row[column] or ""
     except (ValueError, csv.Error) as error:
         raise InputError(
-            f"sheet {sheet} cannot be read as a .tsv table: {error!s:.300}; it must be UTF-8 "
-            "text, with a line of column names and as many columns in every other line"
+            f"sheet {sheet} cannot be read: {error!s:.300}; write UTF-8 text, with a line of "
+            "column names and as many tab-separated columns in every other line"
         ) from error
 
 
@@ -196,8 +190,7 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
         dimensions = (3, 3)
         cure = "a stack has three dimensions (N, m, k): reshape it, or name a folder of 2-D files"
     top, head, *_ = arrays[0]
-    sources: list[Source] = []
-    matrices = 0
+    sources, matrices = list[Source](), 0
     for path, header, _, identity in arrays:
         wrong = ""
         if len(header.shape) not in dimensions:
@@ -210,17 +203,22 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
                 f"{head.native.name}; all must have the same (m, k) and dtype, so convert it or "
                 "leave it out"
             )
+        elif (most := math.prod(header.chunk) * header.dtype.itemsize) > _MOST_CHUNK_BYTES:
+            wrong = (
+                f"has chunks {short(header.chunk)} of {human_bytes(most)}, each of which is decoded "
+                f"as a whole; write it with chunks of {human_bytes(_MOST_CHUNK_BYTES)} or less"
+            )
         if wrong:
             raise InputError(f"{origin}: {path} {wrong}")
         sources.append(Source(path, matrices, header.matrices, identity))
         matrices += header.matrices
-    named = [(path, header) for path, header, *_ in arrays]
+    shape, named = (head.shape[-2], head.shape[-1]), [(path, header) for path, header, *_ in arrays]
+    chunked = [header for _, header in named if header.chunk]
+    must_copy, why_copied = max(map(_why_copied, named), key=lambda said: (said[0], said[1] != ""))
     return Stack(
-        tuple(sources), matrices, (head.shape[-2], head.shape[-1]), head.native.name,
-        decoded=max(_decoded_bytes(*each) for each in named),
-        why_copied=next(filter(None, (_why_copied(*each) for each in named)), ""),
-        reordered=next((path for path, header in named if header.reordered), ""),
-        unwritten=_unwritten([each for each in named if each[1].missing]),
+        tuple(sources), matrices, shape, head.native.name,
+        max((memory.decoded_bytes(h.chunk, shape, h.dtype.itemsize) for h in chunked), default=0),
+        must_copy, why_copied, _unwritten([each for each in named if each[1].missing]),
     )  # fmt: skip
 
 
@@ -231,31 +229,22 @@ def _refuse_twice(arrays: Sequence[_Array], origin: str) -> None:
         key = state_of(status), header.place
         if key in seen:
             raise InputError(
-                f"{origin}: {seen[key]} and {path} are the same file; leave one of them out. To "
-                "count a matrix twice, copy its file (cp)"
+                f"{origin}: {seen[key]} and {path} are the same file; leave one out, or copy it to "
+                "count it twice"
             )
         seen[key] = path
 
 
-def _decoded_bytes(path: str, header: Header) -> int:
-    """Bytes that a task needs to decode the chunks of an array; 0 if it has no chunks."""
-    nbytes = math.prod(header.chunk) * header.dtype.itemsize
-    if nbytes > _MOST_CHUNK_BYTES:
-        raise InputError(
-            f"{path} is stored in chunks {short(header.chunk)} of {human_bytes(nbytes)}, each of "
-            "which is decoded as a whole; write it with chunks of "
-            f"{human_bytes(_MOST_CHUNK_BYTES)} or less"
-        )
-    shape: Any = header.shape[-2:]
-    return memory.decoded_bytes(header.chunk, shape, header.dtype.itemsize) if header.chunk else 0
-
-
-def _why_copied(path: str, header: Header) -> str:
-    """Why an array cannot be read in place; empty if it can."""
+def _why_copied(array: tuple[str, Header]) -> tuple[bool, str]:
+    """Whether an array cannot be read in place, and why it is better copied; no reason if not."""
+    path, header = array
     if remote.is_url(path):
-        return f"{path} is in an object store, from which each byte is read only once"
-    kind = "in chunks, which have" if header.chunks else "as bfloat16, which has"
-    return f"{path} is stored {kind} to be decoded first" if header.chunk else ""
+        return True, f"{path} is in an object store, from which each byte is read only once"
+    if header.chunk:
+        kind = "in chunks, which have" if header.chunks else "as bfloat16, which has"
+        return True, f"{path} is stored {kind} to be decoded first"
+    order = f"the elements of {path} are in another order than products need"
+    return False, order if header.reordered else ""
 
 
 def _unwritten(lacking: Sequence[tuple[str, Header]]) -> str:

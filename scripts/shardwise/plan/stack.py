@@ -30,8 +30,8 @@ class Stack:
     shape: tuple[int, int]
     dtype: str
     decoded: int = 0  # bytes that a task needs to decode chunks; 0: there are none
-    why_copied: str = ""  # which array cannot be read in place, and why; empty if all can
-    reordered: str = ""  # the first array whose elements are in another order than products need
+    must_copy: bool = False  # whether an array cannot be read in place
+    why_copied: str = ""  # why an array is better copied; empty if none is
     unwritten: str = ""  # how many chunks are missing, and what they count as
 
 

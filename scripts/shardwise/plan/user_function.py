@@ -4,13 +4,11 @@ import hashlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +25,8 @@ from shardwise.processes import contain
 # Element types that a function may return; integers are widened to int64, so uint64 is not one.
 RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 
+Function = Callable[[Any, Any], Any]
+
 _TRIAL = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
@@ -35,12 +35,8 @@ trial(sys.argv[1])
 """
 
 
-def load(spec: str, digest: str | None = None) -> Callable[[Any, Any], Any]:
-    """Import the file of a function by its path, under a private name, and find the function.
-
-    Raises InputError if the file or the function does not exist, or the file fails on import;
-    IntegrityError if the file no longer has this digest.
-    """
+def load(spec: str, digest: str | None = None) -> Function:
+    """Import a function's file; IntegrityError if that no longer has this digest."""
     source = read_source(spec, digest)
     path, _, name = spec.rpartition(":")
     # Under this name its classes and pickles can look it up.
@@ -56,20 +52,19 @@ def load(spec: str, digest: str | None = None) -> Callable[[Any, Any], Any]:
         raise InputError(_failure(f"{path} cannot be imported", error)) from error
     if not hasattr(module, name):
         raise InputError(f"product: {path} has no function {name!r}")
-    function: Callable[[Any, Any], Any] = getattr(module, name)
+    function: Function = getattr(module, name)
     return function
 
 
 def call(
-    spec: str, function: Callable[[Any, Any], Any], xp: Any, block: Any, first: int,
-    problem: Problem | None = None,
-) -> Any:  # fmt: skip
+    spec: str, function: Function, xp: Any, block: Any, first: int, problem: Problem | None = None
+) -> Any:
     """Call a function on the matrices of a block ``(n, m, k)``, and check what it returns.
 
     Under NumPy the block is read-only. ``first`` is the index of the block's first matrix in the
     whole stack; ``problem`` is what was planned, or None while the plan is made. Raises InputError
-    if the function raises an exception, or its result is not what was planned. Lack of memory,
-    errors of the device, Ctrl-C and SIGTERM pass through.
+    if the function fails, or its result is not what was planned. Lack of memory, errors of the
+    device, Ctrl-C and SIGTERM pass through.
     """
     count = block.shape[0]
     where = f"matrix {first}" if count == 1 else f"matrices {first} to {first + count - 1}"
@@ -93,26 +88,22 @@ def call(
 def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     """Shape ``(p, q)`` and element type of what a function makes of a matrix ``(1, m, k)``.
 
-    The function is called in another process, so that nothing it does can affect this one. Raises
-    InputError if the function cannot be loaded, fails, ends its process, or does not return a stack
-    of results; TryAgain if this machine has too little memory for it.
+    It is called in another process, so that nothing it does can affect this one. InputError if it
+    cannot be used; TryAgain if this machine has too little memory for it.
     """
-    # -P: modules do not come from the working directory.
-    command = [sys.executable, "-P", "-c", _TRIAL, spec]
+    command = [sys.executable, "-P", "-c", _TRIAL, spec]  # no modules of the working directory
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
         np.save(given, matrix, allow_pickle=False)
         given.seek(0)
-        process = subprocess.Popen(command, stdin=given, stdout=said, start_new_session=True)
-        try:
-            process.wait()
-        finally:
-            with suppress(ProcessLookupError):  # end it, and whatever the function has started
-                os.killpg(process.pid, signal.SIGKILL)
+        # A session of its own: the function may end its group.
+        trial = subprocess.run(
+            command, stdin=given, stdout=said, check=False, start_new_session=True
+        )
         said.seek(0)
         answer = said.read()
-    if process.returncode or not answer:
+    if trial.returncode or not answer:
         raise InputError(
-            f"product: your function {spec} {contain.words(process.returncode)} on the first "
+            f"product: your function {spec} {contain.words(trial.returncode)} on the first "
             "matrix, in the trial with NumPy before any job"
         )
     code, words, shape, dtype = json.loads(answer)
@@ -122,22 +113,21 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
 
 
 def trial(spec: str) -> None:
-    """Call a function on the matrix from stdin, in a process of its own: see :func:`probe`.
-
-    Writes exit code, message, and the result's shape and element type, or null, as JSON.
-    """
+    """Call a function on the matrix from stdin; write JSON for `probe` to stdout."""
     contain.end_with_parent()
+    contain.adopt()
     answer = os.dup(1)
     os.dup2(2, 1)  # what the function prints
-    block = np.load(sys.stdin.buffer, allow_pickle=False)
     said: tuple[Any, ...]
     try:
+        block = np.load(sys.stdin.buffer, allow_pickle=False)
         result = call(spec, load(spec), np, block, 0)
         said = 0, "", result.shape[1:], product_dtype(result.dtype.name)
     except (ShardwiseError, MemoryError) as error:
         said = *errors.verdict(error), None, None
     os.write(answer, json.dumps(said).encode())
     sys.stdout.flush()
+    contain.sweep()
     os._exit(0)  # the function may have left threads
 
 
@@ -182,12 +172,11 @@ def _check(
             f"product: {spec} returned {what} for {where}; it must return {xp.__name__}.ndarray of "
             f"shape ({count}, p, q), one array per matrix, in one of {', '.join(RESULTS)}"
         )
-    shape, stored = result.shape[1:], product_dtype(result.dtype.name)
-    if problem and (shape, stored) != (problem.product_shape, problem.product_dtype):
+    made = result.shape[1:], product_dtype(result.dtype.name)
+    if problem and made != (planned := (problem.product_shape, problem.product_dtype)):
         raise InputError(
-            f"product: {spec} returned {shape} of {stored} for each of {where}, but "
-            f"{problem.product_shape} of {problem.product_dtype} for the first matrix, in the "
-            "trial with NumPy when the plan was made; all must have the same shape and dtype"
+            f"product: {spec} returned {made[0]} of {made[1]} for each of {where}, but "
+            f"{planned[0]} of {planned[1]} for the first matrix; all must be alike"
         )
 
 
