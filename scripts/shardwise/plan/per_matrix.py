@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
-from shardwise.files import small, tables
+from shardwise.files import small
 from shardwise.files.checksum import piece_digest
 from shardwise.files.commit import commit
 from shardwise.files.lookup import reading
@@ -39,7 +39,7 @@ class PerMatrix:
     """The weight and the label of each matrix, by its place in the stack."""
 
     weights: np.ndarray | None = None  # float64 (N,); None if each product counts once
-    labels: np.ndarray | None = None  # uint8 (N,), places in `names`; None if all have one sum
+    labels: Any = None  # uint8 (N,), places in `names`; None if all have one sum
     names: tuple[Label, ...] = ()  # the distinct labels, sorted
 
     @property
@@ -56,15 +56,13 @@ class PerMatrix:
         """How many matrices have each label."""
         return [] if self.labels is None else self._before(len(self.labels)).tolist()
 
-    def _count(self, low: int, high: int) -> np.ndarray:
-        assert self.labels is not None
-        return np.bincount(self.labels[low:high], minlength=len(self.names))
-
     @cached_property
     def _before_blocks(self) -> np.ndarray:
-        assert self.labels is not None
-        rows = [self._count(low, low + _BLOCK) for low in range(0, len(self.labels), _BLOCK)]
-        return np.cumsum([np.zeros_like(rows[0]), *rows], axis=0)
+        blocks = [self._count(low, low + _BLOCK) for low in range(0, len(self.labels), _BLOCK)]
+        return np.cumsum([np.zeros(len(self.names), int), *blocks], axis=0)
+
+    def _count(self, low: int, high: int) -> np.ndarray:
+        return np.bincount(self.labels[low:high], minlength=len(self.names))
 
     def _before(self, place: int) -> Any:
         """How many matrices before a place have each label."""
@@ -82,7 +80,7 @@ class PerMatrix:
         ]
 
     def groups(self, run: range) -> Iterator[tuple[Key, int, Any, np.ndarray | None]]:
-        """For each label in a run, or for the run, what its sum takes.
+        """What the sum of each label in a run takes; that of the run, if there are no labels.
 
         How the keys of its nodes begin, the place of its first matrix among all of the label, where
         its matrices are in the run, and their weights or None.
@@ -129,16 +127,18 @@ class PerMatrix:
 NOTHING = PerMatrix()
 
 
-def load(results: Results, checksums: Mapping[str, str], names: Iterable[Label] = ()) -> PerMatrix:
+def load(results: Results, digests: Mapping[str, str], names: Iterable[Label] = ()) -> PerMatrix:
     """The weights and labels that a plan keeps, mapped; IntegrityError if a file is damaged."""
     found = {}
-    for path in (results.weights, results.labels):
-        if path.name in checksums:
-            try:
-                tables.check(_bytes(path), checksums, path)
-                found[path.stem] = np.load(path, "r", allow_pickle=False)
-            except (OSError, ValueError) as error:  # ValueError: the file is empty
-                raise IntegrityError(f"{path}: {error}; remove {results.plan} too") from error
+    for key, digest in digests.items():
+        path, wrong = getattr(results, key), "it does not match its plan.json"
+        try:
+            found[key] = np.load(path, "r", allow_pickle=False)
+            wrong *= _digest(found[key]) != digest
+        except (OSError, ValueError, TypeError) as error:
+            wrong = str(error)
+        if wrong:
+            raise IntegrityError(f"{path}: {wrong}; remove {results.plan} too")
     return PerMatrix(**found, names=tuple(names))
 
 
@@ -158,8 +158,8 @@ def _weights(name: str, matrices: int) -> np.ndarray:
     if not (fits := np.abs(weights) <= _LARGEST_WEIGHT).all():
         place = int(fits.argmin())
         raise InputError(
-            f"weights: {name} holds {found[place]} for matrix {place}, but weights must be numbers "
-            f"up to {_LARGEST_WEIGHT}; correct it, or use weight 0 to skip the matrix"
+            f"weights: {name} holds {found[place]} for matrix {place}; weights are numbers up to "
+            f"{_LARGEST_WEIGHT}, and 0 skips a matrix"
         )
     return weights
 
@@ -206,21 +206,15 @@ def open_array(key: str, name: str, matrices: int | None = None) -> np.ndarray:
     return found
 
 
-def write(kept: PerMatrix, results: Results) -> dict[str, str]:
-    """Commit the weights and labels that a plan keeps; returns checksums by file name."""
-    checksums = {}
+def write(kept: PerMatrix, results: Results) -> None:
+    """Commit the weights and labels that a plan keeps."""
     for path, array in ((results.weights, kept.weights), (results.labels, kept.labels)):
         if array is not None:
             with commit(path) as file:
                 np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-            checksums[path.name] = small.checksum(_bytes(path))
-    return checksums
-
-
-def _bytes(path: Path) -> Any:
-    return np.memmap(path, np.uint8, "r")
 
 
 def _digest(array: np.ndarray) -> str:
-    """A digest of the elements of an array."""
-    return f"{piece_digest(np.ascontiguousarray(array), 0):032x}"
+    """A digest of an array."""
+    kind = f"{array.dtype.str}{array.shape}"
+    return f"{kind}{piece_digest(np.ascontiguousarray(array), 0):032x}"

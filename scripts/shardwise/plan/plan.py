@@ -263,7 +263,7 @@ class Plan:
 
         if self.made_with is not None:
             return self.made_with
-        return per_matrix.load(self.results, self.facts.checksums, self.facts.labels)
+        return per_matrix.load(self.results, self.facts.per_matrix, self.facts.labels)
 
     def nodes_of(self, shard: str) -> dict[str, Any]:
         """What the receipt of a shard says of the nodes in its file; None for files of products."""

@@ -164,7 +164,10 @@ def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]
             rows = csv.DictReader(file, delimiter="\t", strict=True)
             columns = list(rows.fieldnames or ())
             if columns.count(column) != 1:
-                raise ValueError(f"it has no one column {short(column)}, but {some(columns)}")
+                have = some(columns) or "none"
+                raise ValueError(
+                    f"it needs one column {short(column)}, but its columns are {names}"
+                )
             for row in rows:
                 if None in row:
                     raise ValueError(f"line {rows.line_num} has more columns than line 1")
@@ -205,8 +208,8 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
             )
         elif (most := math.prod(header.chunk) * header.dtype.itemsize) > _MOST_CHUNK_BYTES:
             wrong = (
-                f"has chunks {short(header.chunk)} of {human_bytes(most)}, each of which is decoded "
-                f"as a whole; write it with chunks of {human_bytes(_MOST_CHUNK_BYTES)} or less"
+                f"has chunks {short(header.chunk)} of {human_bytes(most)}, which are decoded as "
+                f"a whole; write it with chunks of {human_bytes(_MOST_CHUNK_BYTES)} or less"
             )
         if wrong:
             raise InputError(f"{origin}: {path} {wrong}")

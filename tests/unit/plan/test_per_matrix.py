@@ -84,7 +84,7 @@ def test_a_plan_keeps_the_weights_it_was_made_with(tmp_path):
     (tmp_path / "w.npy").unlink()
     assert planner.read_planned(made.results.plan).per_matrix.total_weight == 2
     flip(made.results.weights)
-    with pytest.raises(IntegrityError, match=r"weights.npy does not match its plan.json"):
+    with pytest.raises(IntegrityError, match=r"weights.npy: it does not match its plan.json"):
         planner.read_planned(made.results.plan)
 
 
