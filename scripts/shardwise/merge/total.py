@@ -24,7 +24,7 @@ from shardwise.numerics import covariance, statistics
 from shardwise.plan import plan as plans
 from shardwise.plan.covariance import count_rows
 from shardwise.plan.per_matrix import Key, Label, PerMatrix
-from shardwise.plan.problem import OF_SUMS
+from shardwise.plan.problem import ITEM_BYTES, OF_SUMS
 from shardwise.records import judge, receipts
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ArrayFile
@@ -180,7 +180,7 @@ def _write(
         weight = math.fsum(weights)
         names = (SUMS,) if counts else OF_SUMS if weight else ("sum",)
         totals = _sums(sources, [label for label, _ in counts], names, weight)
-    files = ResultFiles(results, problem, problem.sum_item, names)
+    files = ResultFiles(results, problem, ITEM_BYTES[problem.sum_dtype], names)
     try:
         files.open(files.create())
         for low, found in totals:

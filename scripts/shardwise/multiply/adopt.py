@@ -76,7 +76,7 @@ class Earlier:
                     said = receipts.read(path, ProductReceipt)
                     of = path.stem, said.start, said.stop, said.recipe, said.backend
                     named = f"{shard.shard}-{said.key}"
-                    own = named, shard.start, shard.stop, plan.recipe, self._backend
+                    own = named, shard.start, shard.stop, plan.facts.recipe, self._backend
                     weights = plan.per_matrix.digest(shard.run, plan.settings.keep)
                     # Without a checksum some of its matrices were not read.
                     if of == own and said.per_matrix == weights and said.input_checksum:

@@ -247,7 +247,7 @@ class ShardJob:
             receipt = facts | {
                 "file": receipts.describe_file(product, self.writer, checksum, **self._nodes),
                 "bytes_by": session.machine.bytes_by,
-                "recipe": plan.recipe,
+                "recipe": plan.facts.recipe,
                 "per_matrix": plan.per_matrix.digest(shard.run, plan.settings.keep),
                 "held": watch.held(finished),
                 **receipts.describe_origin("multiply", watch.unix, session.versions, finished),

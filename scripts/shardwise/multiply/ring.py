@@ -89,7 +89,7 @@ class Ring:
                 f"a larger one, narrower elements, or matrices cut into blocks{sums}"
             )
         spare = max(0, shard.memory - most) if most and not cuda else 0
-        sizes = list(memory.ladder(self._problem, len(shard.run), cuda))
+        sizes = memory.ladder(self._problem, len(shard.run), cuda)
         limit = memory.ring_bytes(self._problem, *sizes[0], self._keep) - spare
         for slots, matrices in sizes:
             size = memory.ring_bytes(self._problem, slots, matrices, self._keep)

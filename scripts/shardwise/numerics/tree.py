@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.plan.nodes import cover, node_span
+from shardwise.plan.cut import cover, node_span
 from shardwise.plan.per_matrix import NOTHING, Key, PerMatrix
 from shardwise.plan.problem import sum_dtype
 

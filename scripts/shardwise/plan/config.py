@@ -1,6 +1,6 @@
 """The only reader of the configuration: schema, defaults, and messages about keys.
 
-Only the standard library is imported before a config is read: jobs ask for nothing but the results.
+Jobs read no config, so only the standard library is imported before one is read.
 """
 
 import difflib

@@ -1,8 +1,4 @@
-"""Config files as data: plain YAML, each key once.
-
-Snakemake reads the same files with its own loader, which silently takes the last of two equal keys.
-So the files are read again here, before any job.
-"""
+"""Config files as plain YAML, each key once: Snakemake's own loader takes the last of two."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The offset of a covariance: a row near the mean, without which digits are lost.
 
-Sums of squares of numbers far from zero hold little but their mean. So a fixed row is subtracted
-from each row before the products, and the formula takes it into account exactly. See
-docs/statistics.md for how much that saves.
+It is subtracted from each row before the products; see docs/statistics.md.
 """
 
 import base64
@@ -18,8 +16,7 @@ from shardwise.plan.problem import Problem, sum_dtype
 from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import MIB
 
-FIRST_BYTES = 64 * MIB
-"""Bytes of the first rows, whose mean is the offset: it stays when the stack grows beyond them."""
+FIRST_BYTES = 64 * MIB  # of the rows whose mean is the offset: it stays when the stack grows
 
 
 def plan(
@@ -44,9 +41,10 @@ def plan(
             f"ddof: the input has {rows:g} rows{' counted by weight' * (weights is not None)}, so "
             f"covariances would be divided by {divisor:g}; use a smaller ddof, or more rows"
         )
+    if settings.offset == "none" or "int" in stack.dtype:  # sums of whole numbers lose no digits
+        return Covariance(None, settings.ddof)
     row = _offset(settings, stack, weights)
-    text = None if row is None else base64.b64encode(row.tobytes()).decode()
-    return Covariance(text, settings.ddof)
+    return Covariance(base64.b64encode(row.tobytes()).decode(), settings.ddof)
 
 
 def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple[float, float]:
@@ -61,11 +59,8 @@ def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple
     return total, total - ddof * largest * (math.fsum(parts * parts) / math.fsum(parts))
 
 
-def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.ndarray | None:
-    """The offset ``(k,)`` in the dtype of the input, little-endian; None if there is none."""
-    exact = "int" in stack.dtype  # sums of whole numbers lose no digits
-    if settings.offset == "none" or exact:
-        return None
+def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.ndarray:
+    """The offset ``(k,)`` in the dtype of the input, little-endian."""
     dtype, width = np.dtype(stack.dtype).newbyteorder("<"), stack.shape[1]
     with np.errstate(all="ignore"):
         if settings.offset == "auto":

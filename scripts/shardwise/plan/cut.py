@@ -1,5 +1,6 @@
-"""Arithmetic on counts and bytes: where a stack is cut, and how long a job may take."""
+"""Arithmetic on counts: where a stack is cut, and the nodes of the tree that sums make up."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from shardwise.files.paths import id_digits
@@ -20,12 +21,10 @@ def cut(matrices: int, shards: int) -> list[range]:
 
 
 def cut_aligned(matrices: int, matrix_bytes: int, shard_bytes: int) -> list[range]:
-    """Cut ``range(matrices)`` so that the sum of each run is one to three nodes of the tree.
+    """Cut ``range(matrices)`` so that the sum of each run but the last is one to three nodes.
 
     The size of a run is ``k * 2**j`` with ``4 <= k <= 7``, or 1 to 3: the largest that fits in
-    ``shard_bytes``, or 1 if not even one matrix fits. It is doubled until there are
-    :data:`MAX_AUTO_SHARDS` runs or fewer. Only the last run may be shorter, with more nodes. So a
-    stack that grows keeps its other runs, until the size doubles.
+    ``shard_bytes``, doubled until there are few enough runs. So a stack that grows keeps its runs.
     """
     most = max(1, shard_bytes // matrix_bytes)
     zeros = max(0, most.bit_length() - 3)
@@ -45,3 +44,42 @@ def minutes(total_bytes: int, flop: int = 0) -> int:
     """Run time to ask for, in minutes: start-up, bytes over a slow disk, work on a slow CPU."""
     seconds = total_bytes / _SLOW_BYTES_PER_S + flop / _SLOW_FLOP_PER_S
     return _START_MINUTES + int(seconds / 60)
+
+
+Node = tuple[int, int]
+"""Level and index: the products ``index * 2**level`` to the next multiple of ``2**level``."""
+
+
+def node_span(level: int, index: int) -> tuple[int, int]:
+    """The first product of a node, and the one after its last."""
+    return index << level, (index + 1) << level
+
+
+def cover(start: int, stop: int) -> Iterator[Node]:
+    """The fewest nodes that hold the products from ``start`` to ``stop``, in their order."""
+    while start < stop:
+        level = (stop - start).bit_length() - 1
+        if start:
+            level = min(level, (start & -start).bit_length() - 1)
+        yield level, start >> level
+        start += 1 << level
+
+
+def count_nodes(start: int, stop: int) -> int:
+    """How many nodes :func:`cover` gives."""
+    top = (start ^ stop).bit_length() - 1
+    middle = stop >> top << top
+    return (middle - start).bit_count() + (stop - middle).bit_count()
+
+
+def most_held(start: int, stop: int) -> int:
+    """The most nodes that a tree holds while it takes these products in turn.
+
+    The node that is being made counts. The tree holds one node per level up to the highest level
+    at which ``start`` begins a node, and two per level above it.
+    """
+    last = stop - start - 1
+    aligned = (start & -start).bit_length() - 1 if start else last.bit_length()
+    beyond = (last >> aligned) + 2
+    pairs = beyond.bit_length() - 2
+    return min(aligned, last.bit_length()) + 2 * pairs + (beyond >> pairs) - 1

@@ -15,9 +15,8 @@ from shardwise.plan.plan import Source
 def identity_of(file: str, status: Status) -> str:
     """The identity of an input file in the plan: ``size:modified:changed``, times in ns.
 
-    An object has ``size:ETag``; an array of many objects has their total size and a digest of all.
-    Device and inode are left out: nodes, or file systems such as FUSE, may tell others. If the
-    file belongs to a folder of chunks, a digest of these follows.
+    Of an object it is ``size:ETag``, and of a folder of chunks a digest of these follows. Device
+    and inode are left out: nodes, or file systems such as FUSE, may tell others.
     """
     if isinstance(status, remote.Status):
         return f"{status.size}:{status.etag}"
@@ -50,10 +49,9 @@ class InputFiles:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """A context for all reads; nothing may be committed before it ends.
+        """A context for all reads; IntegrityError at its end if one of the files has changed.
 
-        At its end, a file that has changed since its first byte was read raises IntegrityError,
-        also in place of a failure, which the change may have caused.
+        This also replaces a failure, which the change may have caused.
         """
         try:
             yield

@@ -6,10 +6,10 @@ it decides the bits of the products. Slots and batches change no bits, so they m
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from shardwise.files import pieces
-from shardwise.plan.nodes import count_nodes, most_held
+from shardwise.plan.cut import count_nodes, most_held
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape
 from shardwise.units import MIB
 
@@ -131,30 +131,21 @@ def _factor_bytes(problem: Problem) -> int:
     return problem.matrix_bytes + (0 if problem.shared_right else problem.right_bytes)
 
 
-def ladder(problem: Problem, count: int, cuda: bool) -> Iterator[tuple[int, int]]:
-    """Pairs of slots and matrices per slot, from the planned ones down to the least that works."""
+def ladder(problem: Problem, count: int, cuda: bool) -> list[tuple[int, int]]:
+    """Slots and matrices per slot, from the planned ones down to the least that works."""
     most = batch_matrices(problem, cuda)
     call = call_matrices(problem) if cuda else 1
     matrices = min(most, -(-count // call) * call)
-    slots = min(_slots(problem, matrices, cuda), -(-count // matrices))
-    while True:
-        yield slots, matrices
-        if slots > 2:
-            slots = max(2, slots // 2)
-        elif matrices > call:
-            matrices = max(1, matrices // call // 2) * call
-        elif slots == 2:
-            slots = 1
-        else:
-            return
-
-
-def _slots(problem: Problem, matrices: int, cuda: bool) -> int:
-    """The most slots that are worth their memory, with this many matrices in each."""
-    if cuda:
-        return min(SLOTS, max(2, RING_BYTES // (matrices * _factor_bytes(problem))))
-    batch = matrices * (_factor_bytes(problem) + problem.product_bytes)
-    return 2 if batch < HOST_LONE_BYTES else 1
+    if cuda:  # the most slots that are worth their memory
+        slots = min(SLOTS, max(2, RING_BYTES // (matrices * _factor_bytes(problem))))
+    else:
+        batch = matrices * (_factor_bytes(problem) + problem.product_bytes)
+        slots = 2 if batch < HOST_LONE_BYTES else 1
+    slots = min(slots, -(-count // matrices))
+    few = min(slots, 2)
+    half = max(1, matrices // call // 2) * call
+    steps = (slots, matrices), (few, matrices), (few, half), (few, call), (1, call)
+    return list(dict.fromkeys(steps))
 
 
 def proof_matrices(problem: Problem, matrices: int) -> int:
@@ -219,14 +210,14 @@ def least_bytes(
 
 def _planned_bytes(problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str) -> int:
     """The bytes with which a shard is computed, where its products are made."""
-    slots, matrices = next(ladder(problem, sum(map(len, spans)), cuda))
+    slots, matrices = ladder(problem, sum(map(len, spans)), cuda)[0]
     held = ring_bytes(problem, slots, matrices, keep) + work_bytes(problem, matrices, spans, keep)
     return _base_bytes(problem, cuda, precision) + held
 
 
 def node_bytes(problem: Problem) -> int:
     """Bytes of a node of the tree of a sum."""
-    return problem.sum_item * math.prod(problem.product_shape)
+    return ITEM_BYTES[problem.sum_dtype] * math.prod(problem.product_shape)
 
 
 def tree_nodes(spans: Iterable[range]) -> int:
@@ -235,12 +226,10 @@ def tree_nodes(spans: Iterable[range]) -> int:
 
 
 def sum_bytes(problem: Problem, matrices: int, spans: Spans) -> int:
-    """Bytes of the sum of a shard: of its :func:`tree_nodes`, and of nodes beside them.
-
-    A batch is folded in steps of 32 (tree.py), and four nodes serve to check integers for overflow.
-    With labels, the products of a batch are copied, to bring those of a label together.
-    """
+    """Bytes of the sum of a shard: of its :func:`tree_nodes`, and of nodes beside them."""
+    # A batch is folded in steps of 32 (tree.py); four nodes serve to check integers for overflow.
     beside = matrices // 31 + (4 if problem.product_dtype == "int64" else 0)
+    # The products of a batch are copied, to bring those of a label together.
     together = matrices * problem.product_bytes if problem.labels else 0
     return (tree_nodes(spans) + beside) * node_bytes(problem) + together
 
@@ -314,6 +303,8 @@ def reduce_memory(problem: Problem, ranks: int, shards: int, counts: Sequence[in
     Over one stripe the tree of a label has two nodes per level, and a sum.
     """
     stripe = min(math.prod(problem.product_shape), pieces.CHECKSUM_PIECE_NUMBERS)
-    trees = sum(2 * count.bit_length() + 1 for count in counts) * stripe * problem.sum_item
+    trees = (
+        sum(2 * count.bit_length() + 1 for count in counts) * stripe * ITEM_BYTES[problem.sum_dtype]
+    )
     receipts = 12 * 1024 * shards  # of all ranks together: measured at 10 KB
     return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + trees + plan_memory(shards)) + receipts

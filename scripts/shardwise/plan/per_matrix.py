@@ -1,7 +1,4 @@
-"""The weight and the label of each matrix, from files that a config names.
-
-The plan reads these files once, and keeps a copy next to ``plan.tsv``. Jobs read only that copy.
-"""
+"""The weight and the label of each matrix: the plan keeps a copy, which is all that jobs read."""
 
 import json
 import math
@@ -21,7 +18,7 @@ from shardwise.files.commit import commit
 from shardwise.files.lookup import reading
 from shardwise.files.paths import Results
 from shardwise.plan.config import Settings
-from shardwise.plan.nodes import cover
+from shardwise.plan.cut import cover
 
 MOST_LABELS = 256
 _LARGEST_WEIGHT = 1e280  # float64 holds the sum of any number of these, each counted for many rows

@@ -1,7 +1,6 @@
-"""The plan on disk: ``plan.tsv``, ``sources.tsv`` and ``plan.json``.
+"""The plan on disk: ``plan.tsv``, ``sources.tsv`` and ``plan.json``, which is written last.
 
-``plan.json`` is written last and carries the checksums of all files of the plan: without it there
-is no plan. Every job reads the plan, so reading takes msgspec and the standard library only.
+Every job reads the plan, so reading takes msgspec and the standard library only.
 """
 
 import base64
@@ -39,21 +38,17 @@ _NAMES = re.compile(rf"[0-9]+(-[0-9a-f]{{{_KEY_DIGITS}}}){{2}}")
 
 @dataclass(frozen=True)
 class Shard:
-    """One row of the plan; sizes are in bytes.
-
-    ``memory`` and ``device_memory`` are what its task takes at most on the host and on a GPU.
-    ``key`` changes with anything that its products depend on, ``input_key`` with its matrices.
-    """
+    """One row of the plan; sizes are in bytes."""
 
     shard: str
     start: int
     stop: int
     bytes: int
     product_bytes: int
-    memory: int
+    memory: int  # what its task takes at most on the host
     device_memory: int
-    input_key: str = ""
-    key: str = ""
+    input_key: str = ""  # changes with its matrices
+    key: str = ""  # changes with anything that its products depend on
 
     @property
     def name(self) -> str:
@@ -73,17 +68,12 @@ class Shard:
 
 @dataclass(frozen=True)
 class Source:
-    """One input file: matrices ``first`` to ``first + count`` of the stack.
+    """One input file: matrices ``first`` to ``first + count`` of the stack."""
 
-    ``path`` also names the array in a file that may hold several, such as ``run.h5:/frames``.
-    ``identity`` changes when the content may have changed: that of a file (`identity.identity_of`),
-    or the recipe of the synthetic stack; empty for a file that a receipt vouches for.
-    """
-
-    path: str
+    path: str  # also names the array in a file that may hold several: ``run.h5:/frames``
     first: int
     count: int
-    identity: str
+    identity: str  # see `identity.identity_of`; of the synthetic stack its recipe; of a copy ""
 
     @property
     def file(self) -> str:
@@ -143,7 +133,7 @@ class Facts:
         """A digest of these settings, except the results folder: it may move."""
         return digest(self.config | {"results": None})
 
-    @property
+    @cached_property
     def recipe(self) -> str:
         """A digest of all that a product depends on, except the bytes of its factors."""
         # What ``nonfinite`` forbids makes the sum NaN or Inf, and the reduce refuses that.
@@ -156,15 +146,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan as the stages use it.
-
-    A plan just made has its input files in ``made_of`` and its weights and labels in ``made_with``;
-    any other reads them from its files.
-    """
+    """A plan as the stages use it."""
 
     results: Results
     shards: dict[str, Shard]
     facts: Facts
+    # Of a plan just made; any other reads them from its files.
     made_of: tuple[Source, ...] = ()
     made_with: "PerMatrix | None" = None
 
@@ -191,13 +178,8 @@ class Plan:
 
     @cached_property
     def key(self) -> str:
-        """A digest of all that the sum and the files next to it depend on."""
+        """A digest of all that the sum depends on."""
         return key_of(f"{self.facts.digest} {ALGORITHM['reduce']}".encode())
-
-    @cached_property
-    def recipe(self) -> str:
-        """A digest of all that a product depends on, except the bytes of its factors."""
-        return self.facts.recipe
 
     @cached_property
     def written(self) -> dict[str, int]:
@@ -284,21 +266,16 @@ class Plan:
 
     def shard(self, shard: str) -> Shard:
         """The row of a shard; InputError if the plan has no such shard."""
-        try:
-            return self.shards[shard]
-        except KeyError:
-            ids = list(self.shards)
-            raise InputError(
-                f"shard {shard!r} is not in {self.results.plan}; it holds {ids[0]} to {ids[-1]}"
-            ) from None
+        if shard not in self.shards:
+            raise InputError(f"shard {shard!r} is not in {self.results.plan}")
+        return self.shards[shard]
 
 
 def expect(plan: Plan, digest: str, expected: str | None) -> None:
     """Refuse a plan, by a digest of it or of a part, for which this job was not started."""
     if expected not in (None, digest):
         raise IntegrityError(
-            f"{plan.results.plan} is not the plan of this run: another command has replaced it; "
-            "start the run again"
+            f"{plan.results.plan} is not the plan of this run any more; start the run again"
         )
 
 
@@ -331,9 +308,8 @@ def load(path: Path) -> Plan:
     rows: list[Shard] = tables.from_tsv(raw, Shard, path)
     for row in rows:
         if not _NAMES.fullmatch(f"{row.name}-{row.input_key}"):
-            raise IntegrityError(  # names of shards go into file names and commands
-                f"{path}: {short(row.name)} is not the name of a shard; start the run again"
-            )
+            # They go into names of files and into commands.
+            raise IntegrityError(f"{path}: {short(row.name)} is not the name of a shard")
     return Plan(Results.of_plan(path), {row.shard: row for row in rows}, facts)
 
 

@@ -24,7 +24,7 @@ from shardwise.files.small import mark, refuse_links
 from shardwise.plan import covariance, cut, memory, per_matrix, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
-from shardwise.plan.nodes import count_nodes, most_held
+from shardwise.plan.cut import count_nodes, most_held
 from shardwise.plan.per_matrix import PerMatrix
 from shardwise.plan.plan import Facts, Plan, Shard, ShardSettings, Source
 from shardwise.plan.problem import Problem, check_product, check_statistics, function_parts
@@ -36,19 +36,17 @@ _LOG = logging.getLogger(__name__)
 
 
 def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
-    """The plan for a config, made from headers; nothing is written but the cache.
+    """The plan for a config; InputError if the input is bad, or does not fit the config.
 
-    Matrices are read only to try a user's function on the first one (``log`` says so), and for the
-    offset of a covariance. The folder ``cache`` keeps headers. Raises InputError if the input is
-    bad, or does not fit the config.
+    It is made from headers. Matrices are read only to try a user's function on the first one, and
+    for the offset of a covariance. Nothing is written but headers, to the folder ``cache``.
     """
     results = Results(Path(settings.results))
     refuse_undecodable(results.root.absolute())
     # A new field of `Header` starts a new cache file: an old one would yield the field's default.
     known = plans.digest([settings.input, *(field.name for field in fields(Header))])
     left = stack_of(settings, results.synthetic, cache and cache / f"{known}.json")
-    synthetic = settings.synthetic if settings.input is None else None
-    given = [] if synthetic else [source.path for source in left.sources]
+    given = [] if settings.input is None else [source.path for source in left.sources]
     if len(given) > 1:
         ends = one_line(f"{len(given):,} arrays in this order, {given[0]} to {given[-1]}")
         log.info(f"shardwise: input: {ends}, hold {left.matrices:,} matrices")
@@ -63,30 +61,16 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         shared, covariance=settings.covariance, labels=len(said.names),
     )  # fmt: skip
     check_product(problem)
-    function, depends = None, user_function.digests_of(settings.depends)
-    if parts := function_parts(settings.product):
-        code = user_function.read_source(settings.product)
-        function = small.checksum(code, 8)
-        if told := user_function.unlisted(parts[0], code, settings.depends):
-            log.warning(f"shardwise: {told}")
-        # Formatted here: Snakemake's logger prints messages without filling in arguments.
-        log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
-        matrix = first_rows(settings, left, said.weights, left.shape[0])[np.newaxis]
-        result, dtype = user_function.probe(settings.product, matrix)
-        problem = replace(problem, result=result, result_dtype=dtype)
-    if said.weights is not None and problem.sum_dtype == "int64":
-        raise InputError(
-            f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
-            f"numbers; to weigh them, {'return' if function else 'save the input as'} float64"
-        )
+    problem, function = _tried(settings, left, said, problem, log)
     centre = covariance.plan(settings, left, problem, said.weights)
     check_statistics(problem, settings.reduce["statistics"], settings.keep, said.total_weight)
     runs = _runs(settings, problem)
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
     chosen["materialize"] = _is_copied(settings, left, len(runs), log)
     facts = Facts(
-        problem, ShardSettings(**chosen), function, right.sources if right else (), synthetic,
-        "", said.whole_digests, list(said.names), said.counts, depends, centre,
+        problem, ShardSettings(**chosen), function, right.sources if right else (),
+        settings.synthetic if settings.input is None else None, "", said.whole_digests,
+        list(said.names), said.counts, user_function.digests_of(settings.depends), centre,
         decoded=left.decoded, notes=[left.unwritten] if left.unwritten else [],
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
@@ -94,6 +78,22 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     facts = replace(facts, digest=digest, config=_planned(settings))
     by_id = {row.shard: row for row in rows}
     return Plan(results, by_id, facts, made_of=left.sources, made_with=said)
+
+
+def _tried(
+    settings: Settings, left: Stack, said: PerMatrix, problem: Problem, log: logging.Logger
+) -> tuple[Problem, str | None]:
+    """The problem with the results of a user's function, and a digest of that; both if any."""
+    if not (parts := function_parts(settings.product)):
+        return problem, None
+    code = user_function.read_source(settings.product)
+    if told := user_function.unlisted(parts[0], code, settings.depends):
+        log.warning(f"shardwise: {told}")
+    # Formatted here: Snakemake's logger prints messages without filling in arguments.
+    log.info(f"shardwise: trying {settings.product} on the first matrix, with NumPy")
+    matrix = first_rows(settings, left, said.weights, left.shape[0])[np.newaxis]
+    result, dtype = user_function.probe(settings.product, matrix)
+    return replace(problem, result=result, result_dtype=dtype), small.checksum(code, 8)
 
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
@@ -125,7 +125,7 @@ def write(plan: Plan) -> None:
     results, facts = plan.results, asdict(plan.facts)
     mark(results)
     per_matrix.write(plan.per_matrix, results)
-    checksums = {}
+    checksums = {results.plan_facts.name: small.checksum(plans.dumps(facts))}
     sources = tables.to_tsv(plan.sources, Source)
     rows = tables.to_tsv(plan.shards.values(), Shard)
     for path, table in ((results.sources, sources), (results.plan, rows)):
@@ -133,7 +133,6 @@ def write(plan: Plan) -> None:
         checksums[path.name] = small.checksum(raw)
         with commit(path) as file:
             file.write(raw)
-    checksums[results.plan_facts.name] = small.checksum(plans.dumps(facts))
     *_, marker = results.plan_files(plan.mark)
     for other in marker.parent.glob("*"):
         other.unlink(missing_ok=True)  # another command may write the plan as well
@@ -152,11 +151,17 @@ def read_planned(path: Path) -> Plan:
 
 def check_folder(plan: Plan) -> int:
     """Refuse a results folder that cannot be used, or has too small a disk; its free bytes."""
-    root = plan.results.root
+    root, results = plan.results.root, plan.results
     try:
         mode_of(root)  # raises for a name that is too long, and for a link that leads to itself
-        refuse_links(plan.results)
-        _refuse_strangers(plan.results)
+        refuse_links(results)
+        taken = [name for name in results.names() if os.path.lexists(root / name)]
+        if taken and not results.marker.is_file():
+            raise InputError(
+                f"results: {root} is not a results folder of a run, but it holds {some(taken, 5)}, "
+                "which a run would replace. Choose another folder. If a run did make this one, "
+                f"say so: touch {for_bash(results.marker)}"
+            )
         existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
     except OSError as error:  # such as a folder that we may not read
         raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
@@ -166,7 +171,7 @@ def check_folder(plan: Plan) -> int:
         )
     free, needed = shutil.disk_usage(existing).free, sum(plan.written.values())
     if needed > free:  # only then is it worth looking at what is there already
-        rows, results = plan.shards.values(), plan.results
+        rows = plan.shards.values()
         paths = [results.synthetic, *(results.shard(row.input_name) for row in rows)]
         paths += [results.product(row.name) for row in rows]
         needed -= sum(path.stat().st_size for path in paths if path.exists())
@@ -177,17 +182,6 @@ def check_folder(plan: Plan) -> int:
             f"{human_bytes(free)} free; keep no shards (materialize: false) or products (keep: sum)"
         )
     return free
-
-
-def _refuse_strangers(results: Results) -> None:
-    """Refuse a folder that no run has made, if it holds names that a run writes."""
-    taken = [name for name in results.names() if os.path.lexists(results.root / name)]
-    if taken and not results.marker.is_file():
-        raise InputError(
-            f"results: {results.root} is not a results folder of a run, but it holds "
-            f"{some(taken, 5)}, which a run would replace. Choose another folder. If a run did "
-            f"make this one, say so: touch {for_bash(results.marker)}"
-        )
 
 
 def describe(plan: Plan) -> str:
@@ -235,17 +229,14 @@ def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list
     """The rows of the plan; as it may have a million, the text that they share is made once."""
     right = [[source.path, source.identity] for source in facts.right_sources]
     common = plans.digest([facts.recipe, right])
-    version, dtype = json.dumps(ALGORITHM["shard"]), json.dumps(left.dtype)
+    head = json.dumps([ALGORITHM["shard"], left.dtype])
     one = _files_text(left.sources) if len(left.sources) == 1 else None
     keep, known = facts.settings.keep, dict[tuple[int, ...], tuple[int, int, int, int]]()
     rows = []
     for shard, run in zip(cut.shard_ids(len(runs)), runs, strict=True):
         files = one or _files_text(plans.between(left.sources, run.start, run.stop))
-        text = f"[{version}, {run.start}, {run.stop}, {dtype}, {files}]"
-        input_key = plans.key_of(text.encode())
-        own = said.digest(run, keep)
-        text = f'["{common}", "{input_key}"' + (f', "{own}"]' if own else "]")
-        key = plans.key_of(text.encode())
+        input_key = plans.key_of(f"{head} {run} {files}".encode())
+        key = plans.key_of(f"{common} {input_key} {said.digest(run, keep)}".encode())
         spans = [places for _, places in said.spans(run)] if keep == "sum" else [range(len(run))]
         held = (f(places.start, places.stop) for places in spans for f in (count_nodes, most_held))
         kind = (len(run), *held)

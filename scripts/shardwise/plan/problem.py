@@ -48,8 +48,6 @@ ITEM_BYTES = {
     **{f"{sign}int{8 * size}": size for sign in ("", "u") for size in (1, 2, 4, 8)},
 }  # fmt: skip
 OF_SUMS = "sum", "mean"  # the statistics for which the sums of shards are enough
-NEEDS_PRODUCTS = tuple(name for name in STATISTICS if name not in OF_SUMS)
-NEEDS_ORDER = ("min", "max")  # statistics that complex numbers do not have
 
 
 def product_dtype(dtype: str) -> str:
@@ -121,11 +119,6 @@ class Problem:
     def sum_dtype(self) -> str:
         """Element type of sums."""
         return sum_dtype(self.product_dtype)
-
-    @property
-    def sum_item(self) -> int:
-        """Bytes of an element of a sum."""
-        return ITEM_BYTES[self.sum_dtype]
 
     @property
     def product_shape(self) -> Shape:
@@ -214,15 +207,20 @@ def check_statistics(
     problem: Problem, names: list[str], keep: str, total_weight: float | None
 ) -> None:
     """Refuse statistics that the products, and the sum of their weights, cannot give."""
-    dtype = problem.product_dtype
+    if total_weight is not None and problem.sum_dtype == "int64":
+        raise InputError(
+            f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
+            "numbers; to weigh them, save the input as float64, or return float64"
+        )
+    dtype, others = problem.product_dtype, set(STATISTICS) - set(OF_SUMS)
     rules = (
         (problem.labels, STATISTICS[1:], "with labels only sum is allowed, one per label"),
-        (keep == "sum", NEEDS_PRODUCTS,
+        (keep == "sum", others,
          "under keep: sum a shard holds only the sum of its products, not each of them; use keep: "
          "products, or only sum and mean"),
-        (total_weight is not None, NEEDS_PRODUCTS, "with weights only sum and mean are allowed"),
+        (total_weight is not None, others, "with weights only sum and mean are allowed"),
         (total_weight == 0, ("mean",), "the weights add up to 0, so the mean would divide by 0"),
-        ("complex" in dtype, NEEDS_ORDER,
+        ("complex" in dtype, ("min", "max"),
          f"the products are {dtype}, and complex numbers have no order"),
     )  # fmt: skip
     for applies, refused, why in rules:

@@ -165,9 +165,7 @@ def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]
             columns = list(rows.fieldnames or ())
             if columns.count(column) != 1:
                 have = some(columns) or "none"
-                raise ValueError(
-                    f"it needs one column {short(column)}, but its columns are {names}"
-                )
+                raise ValueError(f"it needs one column {short(column)}, but has {have}")
             for row in rows:
                 if None in row:
                     raise ValueError(f"line {rows.line_num} has more columns than line 1")

@@ -40,10 +40,9 @@ _Part = tuple[str, Header, int, int, int]
 
 
 class StackReader:
-    """Reads matrices of a stack, whatever files they lie in; from any thread.
+    """Reads matrices of a stack, from any thread; IntegrityError if a file is not as planned.
 
-    It refuses a file that is not the planned one (IntegrityError), and notes in ``inputs`` the
-    files that it reads, except those that a receipt vouches for.
+    It notes in ``inputs`` the files that it reads, except those that a receipt vouches for.
     """
 
     def __init__(
@@ -100,10 +99,7 @@ class StackReader:
     def _block(
         self, path: str, header: Header, origin: int, at: int, end: int
     ) -> tuple[int, np.ndarray]:
-        """A block of the stack that holds byte ``at``, and the byte at which it begins.
-
-        A decoded block is whole chunks if these fit; any other has no matrix from ``end`` on.
-        """
+        """A block of the stack that holds byte ``at``, and the byte at which it begins."""
         for begin, block in self._blocks:
             if begin <= at < begin + block.nbytes:
                 return begin, block

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardwise.errors import InputError
 from shardwise.numerics import loops
 from shardwise.numerics.tree import TreeSum
-from shardwise.plan import nodes
+from shardwise.plan import cut
 from shardwise.plan.per_matrix import PerMatrix
 from shardwise.plan.problem import sum_dtype
 
@@ -77,8 +77,8 @@ def test_no_cut_batch_order_or_merge_changes_a_bit(dtype, n, seed, wild, weigh, 
             for low, high in cuts(data, start, stop):
                 shard.add(rows[low:high], low)
             left = shard.nodes()
-            assert [node for node, _ in left] == list(nodes.cover(start, stop))
-            assert len(left) == nodes.count_nodes(start, stop)
+            assert [node for node, _ in left] == list(cut.cover(start, stop))
+            assert len(left) == cut.count_nodes(start, stop)
             for node, array in data.draw(st.permutations(left)):
                 whole.put(node, array)
         if weights is not None:  # re and im apart: complex products turn infinities into NaN

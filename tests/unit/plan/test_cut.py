@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.plan import cut, nodes
+from shardwise.plan import cut
 
 
 @given(st.integers(1, 400), st.data())
@@ -30,7 +30,7 @@ def test_auto_cuts_where_a_sum_is_few_nodes(matrices, matrix_bytes, shard_bytes,
     size, most, starts = len(runs[0]), shard_bytes // matrix_bytes, [run.start for run in runs]
     assert starts == list(range(0, matrices, size))
     assert [run.stop for run in runs] == [*starts[1:], matrices]
-    assert all(nodes.count_nodes(run.start, run.stop) <= 3 for run in runs[:-1])
+    assert all(cut.count_nodes(run.start, run.stop) <= 3 for run in runs[:-1])
     if len(runs) > 1:
         assert 5 * size > 4 * most
         assert size <= max(1, most) or 2 * matrices > cut.MAX_AUTO_SHARDS * size

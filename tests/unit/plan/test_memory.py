@@ -59,7 +59,7 @@ def test_a_batch_is_whole_calls_of_at_most_its_bytes(own):
 @given(problems(), st.integers(1, 10**6), st.booleans())
 def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
     """From what is planned, in ever smaller whole calls, to a single batch of one call."""
-    steps = list(memory.ladder(own, count, cuda))
+    steps = memory.ladder(own, count, cuda)
     call = memory.call_matrices(own) if cuda else 1
     batches, matrices = steps[0]
     assert matrices <= memory.batch_matrices(own, cuda)
