@@ -208,8 +208,10 @@ def least_bytes(
     return _base_bytes(problem, cuda, precision) + ring_bytes(problem, 1, matrices, keep) + work
 
 
-def _planned_bytes(problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str) -> int:
-    """The bytes with which a shard is computed, where its products are made."""
+def planned_bytes(
+    problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str = "ieee"
+) -> int:
+    """Bytes that the computation of a shard takes at most, on a device or on the host."""
     slots, matrices = ladder(problem, sum(map(len, spans)), cuda)[0]
     held = ring_bytes(problem, slots, matrices, keep) + work_bytes(problem, matrices, spans, keep)
     return _base_bytes(problem, cuda, precision) + held
@@ -246,7 +248,7 @@ def task_memory(problem: Problem, spans: Spans, keep: str, cuda: bool) -> int:
 
     A job that may run on a GPU may find none: so the larger need counts, that of CUDA or of NumPy.
     """
-    work = _planned_bytes(problem, spans, keep, False, "ieee")
+    work = planned_bytes(problem, spans, keep, cuda=False)
     if cuda:
         work = max(work, PYTHON_BYTES + CUDA_BYTES + IO_THREADS * IO_BYTES)
     shared = problem.right_bytes if problem.shared_right else 0
@@ -256,11 +258,6 @@ def task_memory(problem: Problem, spans: Spans, keep: str, cuda: bool) -> int:
         row = width * problem.item
         converted += 2 * min(height * row, max(CONVERTED_BYTES, row))
     return work + shared + converted
-
-
-def device_memory(problem: Problem, spans: Spans, keep: str, precision: str = "ieee") -> int:
-    """Device bytes that the task of a shard needs at most."""
-    return _planned_bytes(problem, spans, keep, True, precision)
 
 
 def synthetic_memory(problem: Problem) -> int:
@@ -303,8 +300,7 @@ def reduce_memory(problem: Problem, ranks: int, shards: int, counts: Sequence[in
     Over one stripe the tree of a label has two nodes per level, and a sum.
     """
     stripe = min(math.prod(problem.product_shape), pieces.CHECKSUM_PIECE_NUMBERS)
-    trees = (
-        sum(2 * count.bit_length() + 1 for count in counts) * stripe * ITEM_BYTES[problem.sum_dtype]
-    )
+    nodes = sum(2 * count.bit_length() + 1 for count in counts)
+    trees = nodes * stripe * ITEM_BYTES[problem.sum_dtype]
     receipts = 12 * 1024 * shards  # of all ranks together: measured at 10 KB
     return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + trees + plan_memory(shards)) + receipts

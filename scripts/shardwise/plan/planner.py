@@ -33,6 +33,7 @@ from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import count, human_bytes
 
 _LOG = logging.getLogger(__name__)
+_Sizes = tuple[int, int, int, int]
 
 
 def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
@@ -203,13 +204,12 @@ def _refuse_names(results: Results, names: Iterable[str]) -> None:
     reserved = {root / name for name in results.names()}
     for name in (str(results.root), *names):
         file = file_of(name)
-        if "{" in file or "}" in file:
+        if {"{", "}"} & {*file}:
             raise InputError(f"{file}: file names with braces are not supported; rename it")
         path = Path(os.path.realpath(file))
         if not is_url(name) and (path.parent == root or reserved.intersection(path.parents)):
             raise InputError(
-                f"{name} lies where the run writes its own files; name an input "
-                "without this file, for example data/*.npy, or choose another results folder"
+                f"{name} lies where the run writes its own files; choose another results folder"
             )
 
 
@@ -227,11 +227,12 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
 
 def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list[Shard]:
     """The rows of the plan; as it may have a million, the text that they share is made once."""
+    problem, settings, known = facts.problem, facts.settings, dict[tuple[int, ...], _Sizes]()
+    keep, cuda = settings.keep, settings.backend != "numpy"
     right = [[source.path, source.identity] for source in facts.right_sources]
     common = plans.digest([facts.recipe, right])
     head = json.dumps([ALGORITHM["shard"], left.dtype])
     one = _files_text(left.sources) if len(left.sources) == 1 else None
-    keep, known = facts.settings.keep, dict[tuple[int, ...], tuple[int, int, int, int]]()
     rows = []
     for shard, run in zip(cut.shard_ids(len(runs)), runs, strict=True):
         files = one or _files_text(plans.between(left.sources, run.start, run.stop))
@@ -241,21 +242,14 @@ def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list
         held = (f(places.start, places.stop) for places in spans for f in (count_nodes, most_held))
         kind = (len(run), *held)
         if kind not in known:  # true for few runs: most are like an earlier one
-            known[kind] = _sizes(facts, len(run), spans)
+            known[kind] = (
+                len(run) * problem.matrix_bytes,
+                memory.result_bytes(problem, spans, keep),
+                memory.task_memory(problem, spans, keep, cuda) + facts.decoded,
+                memory.planned_bytes(problem, spans, keep, True, settings.precision) * cuda,
+            )
         rows.append(Shard(shard, run.start, run.stop, *known[kind], input_key, key))
     return rows
-
-
-def _sizes(facts: Facts, matrices: int, spans: list[range]) -> tuple[int, int, int, int]:
-    """Bytes of a shard's matrices, of its result, and of its task on the host and on a GPU."""
-    problem, settings = facts.problem, facts.settings
-    keep, cuda = settings.keep, settings.backend != "numpy"
-    return (
-        matrices * problem.matrix_bytes,
-        memory.result_bytes(problem, spans, keep),
-        memory.task_memory(problem, spans, keep, cuda) + facts.decoded,
-        memory.device_memory(problem, spans, keep, settings.precision) if cuda else 0,
-    )
 
 
 def _files_text(sources: Iterable[Source]) -> str:

@@ -100,7 +100,7 @@ def test_memory_is_bounded_by_slots_not_by_the_stack(product, dtype, matrices, k
     right = (right_rows(product, *left), 7) if takes_b(product) else None
     own = Problem(matrices, left, product, dtype, right)
     assert memory.task_memory(own, [range(matrices)], keep, cuda=True) < 3072 * MIB
-    assert memory.device_memory(own, [range(matrices)], keep) < 10_240 * MIB
+    assert memory.planned_bytes(own, [range(matrices)], keep, cuda=True) < 10_240 * MIB
 
 
 @given(problems())
