@@ -42,10 +42,7 @@ def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
-    """The results folder of a command; InputError if a config has to name it, and is wrong.
-
-    ``results`` overrides the `config_files`; without any of them it is :data:`DEFAULT_RESULTS`.
-    """
+    """The results folder of a command: ``results``, or that of the `config_files`."""
     if results:
         return Path(results)
     from shardwise.plan.config_file import read_files
@@ -76,10 +73,7 @@ def config_files(files: list[Path] | None) -> list[Path]:
 
 
 def load(config: Mapping[str, Any]) -> Settings:
-    """Check a merged configuration and fill in the defaults.
-
-    Raises InputError with a line for each key that is unknown, of the wrong type, or out of range.
-    """
+    """Check a merged config and fill in defaults; InputError with a line for each wrong key."""
     try:
         errors = _validator().iter_errors(dict(config))
         problems = [line for error in errors for line in _explain(error)]

@@ -31,17 +31,14 @@ def read_file(file: Path) -> dict[str, Any]:
         raw = file.read_bytes()
     try:
         content = yaml.load(raw, _Loader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InputError(f"config file {file}, line {line}: {error.problem:.300}") from error
     except Exception as error:  # such as Python's ValueError for a date that does not exist
-        what = (str(error).splitlines() or [repr(error)])[0]
-        raise InputError(f"config file {file} cannot be read: {what:.300}") from error
-    if not isinstance(content, dict):
+        mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", str(error))
+        line = f", line {mark.line + 1}" if mark else ""
         raise InputError(
-            f"config file {file} holds no keys; write those that differ from config.yaml, such as "
-            "shards: 8"
-        )
+            f"config file {file}{line}: {' '.join((what or '').split()):.300}"
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError(f"config file {file} holds no keys; write some, such as shards: 8")
     return content
 
 

@@ -81,7 +81,24 @@ def call(
         raise
     except BaseException as error:
         raise InputError(_failure(f"{spec} failed on {where}", error)) from error
-    _check(spec, xp, result, count, where, problem)
+    kind, what = type(result), ""
+    if kind is not xp.ndarray:  # a subclass, such as a masked array, would lose its meaning
+        what = f"{kind.__module__}.{kind.__name__}"
+    elif result.ndim != 3 or result.shape[0] != count or 0 in result.shape:
+        what = f"shape {result.shape}"
+    elif result.dtype.name not in RESULTS:
+        what = result.dtype.name
+    if what:
+        raise InputError(
+            f"product: {spec} returned {what} for {where}; it must return {xp.__name__}.ndarray of "
+            f"shape ({count}, p, q), one array per matrix, in one of {', '.join(RESULTS)}"
+        )
+    made = result.shape[1:], product_dtype(result.dtype.name)
+    if problem and made != (planned := (problem.product_shape, problem.product_dtype)):
+        raise InputError(
+            f"product: {spec} returned {made[0]} of {made[1]} for each of {where}, but "
+            f"{planned[0]} of {planned[1]} for the first matrix; all must be alike"
+        )
     return result
 
 
@@ -154,30 +171,6 @@ def _failure(what: str, error: BaseException) -> str:
         last += f" ({os.path.basename(file)}, line {frame.lineno}, in {frame.name.strip('<>')})"
     lines = traceback.format_exception(type(error), error, begin)
     return f"product: {what}: {last}\n{''.join(lines).rstrip()}"
-
-
-def _check(
-    spec: str, xp: Any, result: Any, count: int, where: str, problem: Problem | None
-) -> None:
-    """Refuse a result that differs from the plan, or for which no plan can be made."""
-    kind, what = type(result), ""
-    if kind is not xp.ndarray:  # a subclass, such as a masked array, would lose its meaning
-        what = f"{kind.__module__}.{kind.__name__}"
-    elif result.ndim != 3 or result.shape[0] != count or 0 in result.shape:
-        what = f"shape {result.shape}"
-    elif result.dtype.name not in RESULTS:
-        what = result.dtype.name
-    if what:
-        raise InputError(
-            f"product: {spec} returned {what} for {where}; it must return {xp.__name__}.ndarray of "
-            f"shape ({count}, p, q), one array per matrix, in one of {', '.join(RESULTS)}"
-        )
-    made = result.shape[1:], product_dtype(result.dtype.name)
-    if problem and made != (planned := (problem.product_shape, problem.product_dtype)):
-        raise InputError(
-            f"product: {spec} returned {made[0]} of {made[1]} for each of {where}, but "
-            f"{planned[0]} of {planned[1]} for the first matrix; all must be alike"
-        )
 
 
 # Files that a function imports or reads: part of the key if the config lists them.
