@@ -33,10 +33,8 @@ def read_file(file: Path) -> dict[str, Any]:
         content = yaml.load(raw, _Loader)
     except Exception as error:  # such as Python's ValueError for a date that does not exist
         mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", str(error))
-        line = f", line {mark.line + 1}" if mark else ""
-        raise InputError(
-            f"config file {file}{line}: {' '.join((what or '').split()):.300}"
-        ) from error
+        line, words = f", line {mark.line + 1}" if mark else "", " ".join((what or "").split())
+        raise InputError(f"config file {file}{line}: {words:.300}") from error
     if not isinstance(content, dict):
         raise InputError(f"config file {file} holds no keys; write some, such as shards: 8")
     return content

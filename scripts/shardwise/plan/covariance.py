@@ -3,7 +3,6 @@
 It is subtracted from each row before the products; see docs/statistics.md.
 """
 
-import base64
 import math
 
 import numpy as np
@@ -44,7 +43,7 @@ def plan(
     if settings.offset == "none" or "int" in stack.dtype:  # sums of whole numbers lose no digits
         return Covariance(None, settings.ddof)
     row = _offset(settings, stack, weights)
-    return Covariance(base64.b64encode(row.tobytes()).decode(), settings.ddof)
+    return Covariance(row.tobytes().hex(), settings.ddof)
 
 
 def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple[float, float]:

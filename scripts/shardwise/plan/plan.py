@@ -3,7 +3,6 @@
 Every job reads the plan, so reading takes msgspec and the standard library only.
 """
 
-import base64
 import json
 import os
 import re
@@ -104,7 +103,7 @@ class ShardSettings:
 class Covariance:
     """What a plan says of ``covariance: true``."""
 
-    offset: str | None  # what each row loses first: in the dtype of the input, "<", base64
+    offset: str | None  # what each row loses first: in the dtype of the input, "<", in hexadecimal
     ddof: int  # the sums are divided by n - ddof
 
 
@@ -196,7 +195,7 @@ class Plan:
     def offset(self) -> bytes | None:
         """The row that is subtracted from each row of A for a covariance, as bytes, or None."""
         covariance = self.facts.covariance
-        return base64.b64decode(covariance.offset) if covariance and covariance.offset else None
+        return bytes.fromhex(covariance.offset) if covariance and covariance.offset else None
 
     @property
     def mark(self) -> str:

@@ -103,18 +103,6 @@ def test_memory_is_bounded_by_slots_not_by_the_stack(product, dtype, matrices, k
     assert memory.planned_bytes(own, [range(matrices)], keep, cuda=True) < 10_240 * MIB
 
 
-@given(problems())
-def test_padded_rows_are_aligned_and_hold_the_matrix(own):
-    """Each side grows by fewer elements than fit 16 bytes, and every row is aligned."""
-    for key, given_ in (("left", own.left), ("right", own.right), ("out", own.product_shape)):
-        if not given_:
-            continue
-        shape = memory.padded_shapes(own)[key]
-        step = max(1, 16 // own.item)
-        assert all(0 <= long - side < step for long, side in zip(shape, given_, strict=True))
-        assert shape[1] * own.item % 16 == 0
-
-
 @pytest.mark.parametrize(("own", "needed"), [
     (Problem(9, (1001, 1001), "A @ A", "float16"), True),
     (Problem(9, (1000, 1000), "A @ A", "float16"), False),
@@ -122,10 +110,13 @@ def test_padded_rows_are_aligned_and_hold_the_matrix(own):
     (Problem(9, (1001, 1000), "A.T @ A", "float16"), False),
     (Problem(9, (1001, 1001), "A @ A", "int16"), False),
     (Problem(9, (11, 11), "A @ A", "float16"), False),
-    (Problem(9, (1001, 1001), "m.py:f", "float16", result=(9, 9), result_dtype="float16"), False),
-    (Problem(9, (23_001, 23_001), "A @ A", "float32"), True),
     (Problem(9, (30_001, 30_001), "A @ A", "float32"), False),  # no room for copies
 ])  # fmt: skip
 def test_only_large_matrices_of_awkward_rows_are_padded(own, needed):
     """Padded if rows of a factor or a product are not multiples of 16 bytes, and copies pay off."""
+    for key, (rows, row) in memory.padded_shapes(own).items():
+        side = {"left": own.left, "right": own.right, "out": own.product_shape}[key]
+        assert row * own.item % 16 == 0
+        assert rows >= side[0]
+        assert row >= side[1]
     assert memory.padded(own) is needed
