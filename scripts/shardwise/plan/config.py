@@ -150,6 +150,11 @@ def _contradictions(full: Mapping[str, Any]) -> list[str]:
         (right is not None and not takes_b(product),
          f"right: the product {product:.200} has no B; remove it, or use one of "
          f"{', '.join(filter(takes_b, PRODUCTS))}"),
+        (full["depends"] and not function_parts(product),
+         f"depends: only a function of your own reads such files, not {short(product)}; remove it"),
+        *((full[key] != default and not covariance,
+           f"{key}: needs covariance: true; add that, or remove {key}")
+          for key, default in (("offset", "auto"), ("ddof", 1))),
         (covariance and product not in WITH_COVARIANCE,
          f"covariance: the product {product:.200} is not a sum over rows; use product: "
          f"{' or '.join(WITH_COVARIANCE)}"),
