@@ -86,14 +86,6 @@ def folder(*arrays: np.ndarray, name: str = "in/{}.npy") -> Step:
     return {name.format(i): array for i, array in enumerate(arrays)}
 
 
-def virtual() -> None:
-    """A virtual dataset whose source is missing."""
-    layout = h5py.VirtualLayout((2, 3, 3), "f4")
-    layout[:] = h5py.VirtualSource("none.h5", "x", (2, 3, 3))
-    with h5py.File("bad.h5", "w") as file:
-        file.create_virtual_dataset("x", layout)
-
-
 def with_elements(*found: float) -> np.ndarray:
     """Six matrices, of which the fourth holds the elements ``found``."""
     array = stack((6, 3, 3))
@@ -239,7 +231,6 @@ CASES: dict[str, list[Case]] = {
         listed("a glob of them names no dataset", "in/*.h5", {"in/0.h5": {"x": M}}),
         listed("one has no such dataset", "in/*.h5:/x", {"in/0.h5": {"x": M}, "in/1.h5": {"y": M}}),
         listed("a dataset of .npy files", "in/*.npy:/x", folder(M)),
-        listed("a virtual dataset of a missing file", "bad.h5:x", virtual),
         listed("a file reached twice, by a link", "in", folder(M),
                lambda: os.symlink("0.npy", "in/1.npy")),
         listed("a name that is not UTF-8", "in", folder(M),

@@ -21,8 +21,6 @@ MORE = {
     "a .npz file": 'Save one of its arrays: `np.save("bad.npy", np.load("bad.npz")["x"])`',
     "other shapes in one folder": "A [sheet](config.md#keys) lists just the files that fit; the "
     "others may stay where they are",
-    "a virtual dataset of a missing file": "`h5dump -pH bad.h5` shows which files it gathers. "
-    "Their paths start from the folder of `bad.h5`: move them together",
     "`std` under `keep: sum`": "The spread of the *rows* of all matrices needs no single "
     "products: [covariance](statistics.md#covariance)",
     "more than 256": "Or one run per group of labels, each with its own results folder",

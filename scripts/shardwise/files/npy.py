@@ -1,10 +1,8 @@
 """``.npy`` files: headers, slices of matrices, and our own stacks."""
 
-import ast
 import io
 import math
 import os
-import re
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,33 +10,25 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as numpy_format
 
 from shardwise.errors import InputError, short
 from shardwise.files import checksum as checksums
-from shardwise.files import extents, pieces, remote
+from shardwise.files import extents, pieces
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 
 MAGIC = b"\x93NUMPY"
-_OTHERS = {
-    b"\x89HDF": "is an HDF5 file; let its name end in .h5 and add the dataset: run.h5:/x",
-    b"PK\x03\x04": "is a zip archive, such as a .npz file or a zipped store of Zarr; unpack it "
-    "and name its contents",
+MOST_HEADER_BYTES = 12 + 10_000  # NumPy's own limit, and what comes before
+_MOST_DIMENSIONS = 64
+_PARSERS = {  # by version; 3.0 is for records alone
+    (1, 0): numpy_format.read_array_header_1_0,
+    (2, 0): numpy_format.read_array_header_2_0,
 }
-MAX_HEADER_BYTES = 10_000  # NumPy's own limit
-MAX_DIMENSIONS = 64
-_LONG = re.compile(r"([0-9])L(?=[,)])")  # Python 2 wrote long integers with an L, such as 6L
 LINE_BYTES = 64 * 1024  # in lines up to this, it is faster to read unwanted bytes than to seek
 # Byte at which the elements of our own files begin: a page, for direct I/O.
 DATA_OFFSET = extents.PAGE
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
-_REFUSED = {
-    "O": "holds Python objects, which are never unpickled",
-    "U": "holds strings",
-    "S": "holds strings",
-    "b": "holds booleans; save them as uint8",
-    "V": "holds raw or structured records; save one field, or bfloat16 as a.astype('float32')",
-}
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,6 @@ class Header:
     missing: int = 0  # how many of the chunks were never written
     fill: str = ""  # the value that is read for a missing chunk
     place: int = 0  # identifies an array in its file, whatever name led to it
-    parts: tuple[tuple[str, int], ...] = ()  # of a virtual array: name and matrices of each source
 
     @property
     def matrices(self) -> int:
@@ -84,73 +73,55 @@ def read_header(path: Path) -> Header:
     numbers; OSError if it cannot be read.
     """
     with open(path, "rb") as file:
-        return _read_header(file, path, os.fstat(file.fileno()).st_size)
+        return parse_header(file.read(MOST_HEADER_BYTES), os.fstat(file.fileno()).st_size, path)
 
 
-def read_header_of_object(item: remote.Object) -> Header:
-    """The header of a ``.npy`` object in a store, from the first bytes of the object."""
-    url, size, _ = item.status
-    header = _read_header(io.BytesIO(item.take(0, 12 + MAX_HEADER_BYTES)), url, size)
-    if header.fortran:
-        raise InputError(f"{url}: is in Fortran order; write it anew: numpy.ascontiguousarray")
-    return header
-
-
-def _read_header(file: BinaryIO, path: Path | str, size: int) -> Header:
-    start = file.read(12).ljust(12, b"\0")
-    if start[:6] != MAGIC:
-        other = next((words for head, words in _OTHERS.items() if start.startswith(head)), "")
-        raise InputError(f"{path} {other or 'is not a .npy file (write it with numpy.save)'}")
-    major, minor = start[6:8]
-    begin = 10 if major == 1 else 12
-    length = int.from_bytes(start[8:begin], "little")
-    file.seek(begin)
-    raw = file.read(min(length, MAX_HEADER_BYTES))
-    known = len(raw) == length and major in (1, 2, 3) and not minor
-    fields = _parse(raw, major) if known else None
-    if fields is None:
+def parse_header(raw: bytes | bytearray, size: int, path: Path | str) -> Header:
+    """The header of a ``.npy`` file of ``size`` bytes, from its first :data:`MOST_HEADER_BYTES`."""
+    if not raw.startswith(MAGIC):
+        raise InputError(f"{path} is not a .npy file (write it with numpy.save)")
+    begin = 10 if raw[6:7] == b"\1" else 12
+    offset = begin + int.from_bytes(raw[8:begin], "little")
+    found = _parse(bytes(raw[:offset]))
+    if found is None:
         raise InputError(
-            f"{path}: its .npy header is damaged or cut off (descr, fortran_order and a shape of "
-            f"at most {MAX_DIMENSIONS} lengths expected); write the file again with numpy.save"
+            f"{path}: its .npy header is damaged or cut off, or has more than {_MOST_DIMENSIONS} "
+            "lengths; write the file again with numpy.save"
         )
-    shape, descr = fields["shape"], checked_descr(fields["descr"], path)
-    header = Header(shape, descr, fields["fortran_order"], offset=begin + length)
+    shape, fortran, dtype = found
+    header = Header(shape, checked_descr(dtype, path), fortran, offset)
     # Python integers: a wrong header cannot make them overflow.
-    expected = header.offset + math.prod(shape) * header.dtype.itemsize
+    expected = offset + math.prod(shape) * dtype.itemsize
     if size != expected:
         what = "is truncated" if size < expected else "has trailing bytes"
         raise InputError(
-            f"{path} {what}: its header says shape {shape} of {header.dtype.name}, which is "
+            f"{path} {what}: its header says shape {shape} of {dtype.name}, which is "
             f"{expected} bytes, but the file has {size}; copy or write it again"
         )
     return header
 
 
 @lru_cache(16)  # the files of a folder share a few headers, and parsing takes most of the time
-def _parse(raw: bytes, version: int) -> dict[str, Any] | None:
-    """What a header holds; None if it is damaged."""
+def _parse(raw: bytes) -> tuple[tuple[int, ...], bool, np.dtype] | None:
+    """Shape, Fortran order and element type; None if the header is damaged."""
+    file = io.BytesIO(raw)
     try:
-        text = raw.decode() if version == 3 else _LONG.sub(r"\1", raw.decode("latin-1"))
-        fields = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return None
-    if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
-        return None
-    shape, fortran = fields["shape"], fields["fortran_order"]
-    if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS or type(fortran) is not bool:
+        shape, fortran, dtype = _PARSERS[numpy_format.read_magic(file)](file)
+    except Exception:  # NumPy's parser fails in many ways
         return None
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
-    return fields if all(type(n) is int and 0 <= n < 2**63 for n in shape) else None
+    good = len(shape) <= _MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 2**63 for n in shape)
+    return (shape, fortran, dtype) if good else None
 
 
-def checked_descr(descr: object, path: Path | str) -> str:
+def checked_descr(dtype: np.dtype, path: Path | str) -> str:
     """An element type as NumPy writes it; InputError if it is not one of :data:`DTYPES`."""
-    text = descr if isinstance(descr, str) else "V"
-    plain = text[text[:1] in ("<", ">", "|", "=") :]
-    if plain not in DTYPES:
-        what = _REFUSED.get(plain[:1], f"holds elements of type {short(descr)}")
-        raise InputError(f"{path}: {what}; allowed are {ALLOWED}")
-    return text
+    if dtype.str[1:] not in DTYPES:
+        raise InputError(
+            f"{path}: holds elements of type {short(dtype.str)}; allowed are {ALLOWED}: convert "
+            "it, for example by a.astype('float32')"
+        )
+    return dtype.str
 
 
 def read_matrices(

@@ -8,7 +8,7 @@ from shardwise.errors import changed
 from shardwise.files import remote
 from shardwise.files.extents import Status
 from shardwise.files.formats import registry
-from shardwise.files.formats.zarr_store import digest_of_chunks
+from shardwise.files.formats.zarr_files import digest_of_chunks
 from shardwise.plan.plan import Source
 
 

@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from glob import has_magic
 from itertools import chain, repeat
 from pathlib import Path
@@ -264,42 +263,23 @@ def _look(paths: Sequence[str], cache: Path | None) -> list[_Array]:
     fresh: _Cache = {}
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         apply = pool.map if any(map(remote.is_url, paths)) else map
-        arrays = [*chain.from_iterable(apply(lambda path: _arrays(path, cached, fresh), paths))]
+        arrays = list(apply(lambda path: _look_at(path, cached, fresh), paths))
     if cache is not None and fresh != cached:
         write_cache(cache, fresh)
     return arrays
 
 
-def _arrays(path: str, cached: _Cache, fresh: _Cache) -> list[_Array]:
-    """One array; in place of a virtual array, the arrays that it gathers."""
-    whole = _look_at(path, cached, fresh)
-    gathered: list[_Array] = []
-    for name, count in whole[1].parts:
-        part = _located(name)
-        _, header, status, identity = _look_at(part, cached, fresh, f", which {path} gathers,")
-        shape, dtype = (count, *whole[1].shape[1:]), whole[1].native
-        if shape not in (header.shape, (1, *header.shape)) or header.native != dtype:
-            raise InputError(
-                f"{path} gathers {part} as {shape} of {dtype.name}, but that is {header.shape} of "
-                f"{header.native.name}; name the files that hold the numbers"
-            )
-        gathered.append((part, replace(header, shape=shape), status, identity))
-    return gathered or [whole]
-
-
-def _look_at(path: str, cached: _Cache, fresh: _Cache, why: str = "") -> _Array:
+def _look_at(path: str, cached: _Cache, fresh: _Cache) -> _Array:
     lookup.refuse_undecodable(path)
     entry, file = cached.get(path), file_of(path)
     try:
         if entry and entry[0] == identity_of(file, status := registry.status_of(file)):
-            listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk", "parts")}
+            listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk")}
             header = Header(**{**entry[1], **listed})
         else:
             header, status = registry.read_header_and_status(path)
             entry = [identity_of(file, status), vars(header)]
     except OSError as error:
-        raise InputError(f"{path}{why} cannot be read: {error.strerror}") from error
-    if why and header.parts:
-        raise InputError(f"{path}{why} is virtual itself; name the files that hold the numbers")
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
     fresh[path] = entry
     return path, header, status, entry[0]

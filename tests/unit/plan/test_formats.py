@@ -28,7 +28,6 @@ from tests import factories
 from tests.factories import noise, save, stack
 
 SHAPE = (13, 20, 12)
-UNLIMITED = h5py.h5s.UNLIMITED
 
 
 def hdf5(path, array, **options):
@@ -84,8 +83,7 @@ CHUNKED = {
         f"hdf5, {own}": lambda f, a, own=own: hdf5(f / "a.h5", a, chunks=(4, 8, 5), **own)
         for own in (
             hdf5plugin.Bitshuffle(), hdf5plugin.Bitshuffle(cname="zstd"),
-            hdf5plugin.Bitshuffle(cname="none"), hdf5plugin.Blosc(), hdf5plugin.BZip2(),
-            hdf5plugin.LZ4(), hdf5plugin.Zstd(),
+            hdf5plugin.Blosc(), hdf5plugin.BZip2(), hdf5plugin.LZ4(), hdf5plugin.Zstd(),
         )
     },
     "zarr 2": zarr_array(2),
@@ -333,48 +331,10 @@ def _external(file):
     file["x"] = h5py.SoftLink("/y")
 
 
-def _virtual(*parts, dtype="f8", shape=SHAPE):
-    """A virtual dataset ``x``: for each range its file, dataset, shape and rows."""
-
-    def fill(file):
-        layout = h5py.VirtualLayout(shape, dtype, maxshape=(None, *shape[1:]))
-        for (begin, end), name, inside, own, rows in parts:
-            part = h5py.VirtualSource(name, inside, own, maxshape=(None, *own[1:]))
-            layout[begin:end] = part[rows]
-        file.create_virtual_dataset("x", layout)
-
-    return fill
-
-
-EVERY, NINE = slice(None), (9, 20, 12)
-WHOLE = ((0, 13), "other.h5", "run/frames", SHAPE, EVERY)
-
-
-def test_a_virtual_dataset_stands_for_the_arrays_that_it_gathers(tmp_path):
-    """In its order; a changed source file is noticed, a missing one is refused."""
-    whole = noise(SHAPE)
-    names_of = [hdf5(tmp_path / f"{i}.h5", a) for i, a in enumerate(np.split(whole[:12], [4, 9]))]
-    parts = [((0, 4), "0.h5"), ((9, 12), str(tmp_path / "2.h5")), ((4, 9), "1.h5")]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["run/frames"] = whole[12:]
-        one = ((12, 13), ".", "/run/frames", (1, 20, 12), EVERY)
-        own = [(at, name, "run/frames", (at[1] - at[0], 20, 12), EVERY) for at, name in parts]
-        _virtual(*own, one)(file)
-    given = {"product": "A.T @ A", "shard_bytes": 4 * whole[0].nbytes}
-    made = factories.plan(tmp_path, input=f"{tmp_path}/a.h5:x", **given)
-    assert [Path(source.path).name for source in made.sources] == ["frames"] * 4
-    assert [source.file for source in made.sources][:3] == [n.split(":")[0] for n in names_of]
-    assert copies(made).tobytes() == whole.tobytes()
-    with h5py.File(tmp_path / "1.h5", "r+") as file:
-        file["run/frames"][0] = 2
-    with pytest.raises(IntegrityError, match=r"1.h5.* has changed since the plan was made"):
-        copies(made)
-    again = factories.plan(tmp_path, input=f"{tmp_path}/a.h5:x", **given)
-    keys = [[row.key for row in each.shards.values()] for each in (made, again)]
-    assert [a == b for a, b in zip(*keys, strict=True)] == [True, False, False, True]
-    (tmp_path / "2.h5").unlink()
-    with pytest.raises(InputError, match=r"2.h5:.*, which .*a.h5:x gathers, cannot be read: No s"):
-        factories.plan(tmp_path, input=f"{tmp_path}/a.h5:x", **given)
+def _virtual(file):
+    layout = h5py.VirtualLayout(SHAPE, "f8")
+    layout[:] = h5py.VirtualSource("other.h5", "run/frames", SHAPE)
+    file.create_virtual_dataset("x", layout)
 
 
 def _stored(chunk, **options):
@@ -412,52 +372,42 @@ def metadata(raw):
 REFUSALS = {title: (make, told) for title, make, told in (
     ("another separator", spoiled(edited(dimension_separator="."), 2,
                                   chunk_key_encoding={"name": "v2", "separator": "/"}),
-     "36 of 36 .*/. is not one: .zarray gives them names such as 0.0.0"),
+     "36 of 36 .* 36 other files are there: .zarray gives chunks names such as 0.0.0"),
     ("a copy that broke off",
      spoiled(lambda store: (store / "c/1/0/0").rename(store / "c/1/0/.0.Xa8dK2")),
-     r"c/1/0/\.0\.Xa8dK2 is not one"),
+     "1 of 36 chunks are missing.* 1 other files"),
     ("nothing but a text",
      spoiled(lambda s: shutil.rmtree(s / "c") or (s / "README").write_text("frames of run 7")),
-     "36 of 36 chunks are missing: zarr.json gives them names such as c/0/0/0"),
-    ("no fill value", _half_written(2, fill=None), "1 of 4 chunks .* and no fill value"),
+     "36 of 36 chunks are missing.*: zarr.json gives chunks names such as c/0/0/0"),
+    ("no fill value", _half_written(2, fill=None), "1 of 4 chunks .* fill value is None"),
     ("never filled, HDF5", _half_written(5, fill_time="never"), "1 of 4 chunks .* and no fill v"),
-    ("a zip store", put("a.zarr.zip", b"PK\3\4..."), "a zip archive, .*unpack it"),
-    ("a zip store named as a folder", put("a.zarr", b"PK\3\4..."), "Zarr stores are folders"),
     ("a .npy file named .h5", put("a.h5", b"\x93NUMPY"), "cannot be read as HDF5"),
-    *((f"virtual, {case}", _h5(_virtual(*parts, **over)), told)
-      for case, parts, over, told in (
-        ("gaps", [((4, 13), "other.h5", "x", NINE, EVERY)], {}, "but not of whole"),
-        ("an end", [((0, 9), "other.h5", "x", NINE, EVERY)], {}, "but not of whole"),
-        ("parts", [(*WHOLE[:3], (20, 20, 12), slice(7, 20))], {}, "but not of whole"),
-        ("no end", [((0, UNLIMITED), *WHOLE[1:4], slice(0, UNLIMITED))], {}, "but not of wh"),
-        ("dtype", [WHOLE], {"dtype": "f4"}, r"as .* float32, but that is .* float64"),
-        ("N", [((0, 9), *WHOLE[1:3], NINE, EVERY)], {"shape": NINE}, r"is \(13, 20"),
-        ("of itself", [((0, 13), ".", "x", SHAPE, EVERY)], {}, "virtual itself"))),
     ("a group", lambda p: hdf5(p / "a.h5", noise(SHAPE))[:-7], "name one of .*/run/frames"),
     ("truncated HDF5", lambda p: _cut(hdf5(p / "a.h5", noise(SHAPE)), 99), "truncated"),
-    ("external link", _h5(_external), "a link to .*other.h5; name the file"),
+    ("external link", _h5(_external), "its numbers lie elsewhere.*; name the files"),
+    ("virtual dataset", _h5(_virtual), "its numbers lie elsewhere"),
     ("external storage", dataset(data=noise(SHAPE), external=[("raw", 0, 10**6)]),
-     "stored in other files"),
+     "its numbers lie elsewhere"),
     ("objects", dataset(shape=(3, 2, 2), dtype=h5py.special_dtype(vlen=np.int32)),
-     "are never unpickled"),
+     "holds elements of type '\\|O'; allowed are"),
     ("a filter that nobody knows", _unknown_filter,
-     "size of a chunk decoded by filter 31999 cannot be checked"),
+     "the HDF5 filter 31999, which is not installed .* or cannot be checked"),
     ("a chunk that fills memory",
      _h5(lambda f: f.create_dataset("x", (2, 20000, 20000), chunks=(1, 20000, 20000), dtype="f4",
                                     compression=1).id.write_direct_chunk((0, 0, 0), b"x")),
      "chunks .* of 1.5 GiB.* with chunks of 1.0"),
     ("a chunk of another length", _stored(bytes(8), fletcher32=True),
-     r"chunk at \(4, 0, 0\) has 8 bytes, not 1284"),
+     r"chunk at \(4, 0, 0\) has an odd size"),
     ("a filter whose bytes nobody can count",
      dataset(data=np.eye(4)[None], chunks=True, compression="szip"),
-     r"HDF5 filters \[4\]; allowed are shuffle, then gzip, LZF or"),
-    ("no array", lambda p: spoiled(bool)(p) + ":x", "holds no array 'x'; name one"),
+     "the HDF5 filter 4, which"),
+    ("no array", lambda p: spoiled(bool)(p) + ":x", "stack.zarr/x: is not a Zarr array"),
     ("a codec that unpickles", spoiled(edited(filters=[{"id": "pickle"}]), 2), "codec pickle coul"),
     ("a codec that nobody knows", spoiled(edited(compressor={"id": "spy"}), 2), "codec.*spy"),
     ("no JSON", metadata(b"{"), "damaged Zarr metadata"),
     ("chunks of no length", spoiled(edited(chunks=[4, 8, 0]), 2), "damaged Zarr metadata: chunks"),
     ("no such tensor", lambda p: tensors(p, noise(SHAPE)) + "2", "name one of .*tensors:frames"),
-    ("bfloat16 of Zarr", spoiled(edited(dtype="bfloat16"), 2), r"bfloat16.*; write it as a.astype"),
+    ("bfloat16 of Zarr", spoiled(edited(dtype="bfloat16"), 2), "bfloat16"),
     ("float8", lambda p: tensor(p, "F8_E4M3", (2, 2, 2), bytes(8)), "type F8_E4M3; allowed are"),
     ("truncated safetensors", lambda p: _cut(tensors(p, noise(SHAPE)), 9), "copy or write"),
 )}  # fmt: skip

@@ -7,7 +7,6 @@ from shardwise.errors import InputError
 ZARR = (".zarr",)
 ZARR_METADATA = ("zarr.json", ".zarray")  # of version 3 and 2: this file stands for the array
 
-
 # HDF5 has other suffixes in some fields, such as netCDF-4, MATLAB 7.3, CXI and NWB.
 FORMATS = {
     "hdf5": (".h5", ".hdf5", ".he5", ".nxs", ".cxi", ".nc", ".mat", ".hdf", ".nwb"),
@@ -16,8 +15,7 @@ FORMATS = {
 }
 """The suffixes of each format, by its module in this folder; a new one takes both."""
 
-_OF_FILES = {end for ends in FORMATS.values() for end in ends}.difference(ZARR_METADATA)
-_SUFFIXES = "|".join(end[1:] for end in sorted({*_OF_FILES, *ZARR}))
+_SUFFIXES = "|".join(end[1:] for end in (*FORMATS["hdf5"], *FORMATS["safetensors"], *ZARR))
 _NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))/*(?::(.*))?", re.IGNORECASE | re.DOTALL)
 
 
@@ -44,12 +42,4 @@ def needs(where: object, error: ModuleNotFoundError) -> InputError:
     return InputError(
         f"{where} needs the package {error.name}, which is not installed: pip install {error.name} "
         "on every node"
-    )
-
-
-def no_value(where: object, missing: int, chunks: int) -> InputError:
-    """The error that chunks are missing, and no fill value says what to read instead."""
-    return InputError(
-        f"{where}: {missing:,} of {chunks:,} chunks were never written, and no fill value says "
-        "what they hold; write them, or copy the array again"
     )

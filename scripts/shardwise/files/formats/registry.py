@@ -11,7 +11,7 @@ import numpy as np
 from shardwise.errors import InputError
 from shardwise.files import npy, remote
 from shardwise.files.extents import Status
-from shardwise.files.formats import names, zarr_store
+from shardwise.files.formats import names, zarr_files
 from shardwise.files.lookup import mode_of
 from shardwise.files.npy import Header
 from shardwise.files.small import refuse_special
@@ -44,12 +44,12 @@ def _format_of(file: str) -> InputFormat | None:
 def locate(text: str) -> str | None:
     """The name of an array that is not a ``.npy`` file; None if the text names anything else.
 
-    Raises InputError if its file has no such array, or is of another kind than its name says.
+    Raises InputError if its Zarr store has no such array.
     """
     if text.endswith(".npy"):
         return None
     if remote.is_url(text):
-        return zarr_store.metadata_of(*names.split(text))
+        return zarr_files.metadata_of(*names.split(text))
     file, inside = names.split(text)
     mode = mode_of(Path(file))
     if mode is None and ":" in text:  # a name without a suffix that is known
@@ -58,17 +58,15 @@ def locate(text: str) -> str | None:
     if mode is None:
         return None
     if stat.S_ISDIR(mode):
-        wanted = inside or file.lower().endswith(names.ZARR) or zarr_store.is_node(Path(file))
-        return zarr_store.metadata_of(str(Path(file)), inside) if wanted else None
-    if _format_of(file):
-        return f"{file}:{inside}" if inside else file
-    if inside or file.lower().endswith(names.ZARR):
-        refuse_special(Path(file), "input: ")
-        raise InputError(
-            f"input: {file} is not in a format whose arrays have names: HDF5 files have names such "
-            "as a.h5, Zarr stores are folders; leave out the colon and what follows"
-        )
-    return None
+        wanted = inside or file.lower().endswith(names.ZARR) or _is_node(Path(file))
+        return zarr_files.metadata_of(str(Path(file)), inside) if wanted else None
+    named = f"{file}:{inside}" if inside else file
+    return named if _format_of(file) else None
+
+
+def _is_node(folder: Path) -> bool:
+    """Whether a folder is an array or a group of Zarr, whatever its name."""
+    return any((folder / name).is_file() for name in (*names.ZARR_METADATA, ".zgroup"))
 
 
 def status_of(file: str) -> Status:
@@ -76,7 +74,7 @@ def status_of(file: str) -> Status:
     if not remote.is_url(file):
         return os.stat(file)
     zarr = file.endswith(names.ZARR_METADATA)
-    return zarr_store.status_of_objects(file) if zarr else remote.status(file)
+    return zarr_files.status_of_objects(file) if zarr else remote.status(file)
 
 
 def read_header_and_status(name: str) -> tuple[Header, Status]:
@@ -87,9 +85,13 @@ def read_header_and_status(name: str) -> tuple[Header, Status]:
     kind, status = _format_of(file), status_of(file)  # before the first byte is read
     if kind is not None:
         return kind.header(file, inside), status
-    if isinstance(status, remote.Status):
-        return npy.read_header_of_object(remote.Object(file, status)), status
-    return npy.read_header(Path(file)), status
+    if not isinstance(status, remote.Status):
+        return npy.read_header(Path(file)), status
+    raw = remote.Object(file, status).take(0, npy.MOST_HEADER_BYTES)
+    header = npy.parse_header(raw, status.size, file)
+    if header.fortran:
+        raise InputError(f"{file}: is in Fortran order; write it anew: numpy.ascontiguousarray")
+    return header, status
 
 
 def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
