@@ -74,11 +74,8 @@ class PieceChecksum:
 
     def hexdigest(self) -> str:
         """The checksum, 32 hexadecimal digits; IntegrityError if a piece is missing or doubled."""
-        missing = self._seen.count(0)
-        if self._twice or (self._begun and not missing):
-            raise IntegrityError("a piece of the elements came twice")
-        if missing:
-            raise IntegrityError(f"{missing} of {len(self._seen)} pieces are missing")
+        if self._twice or self._begun or 0 in self._seen:
+            raise IntegrityError("a piece of the elements is missing, or came twice")
         return f"{self._digest:032x}"
 
     @property

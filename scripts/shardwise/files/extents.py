@@ -55,17 +55,8 @@ class OpenFile:
 class OpenFiles:
     """The open files and objects of a reader; the least recently used are dropped.
 
-    Parameters
-    ----------
-    opened
-        Called for each file or object that is opened.
-    make
-        Opens the file at a path; the result has a ``fileno``.
-
-    Attributes
-    ----------
-    get
-        Returns the open file or object of a path or URL; may be called from any thread.
+    ``get`` returns that of a path or URL, in any thread. ``opened`` is called for each that is
+    opened; ``make`` opens a file, and its result has a ``fileno``.
     """
 
     def __init__(

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -19,26 +18,7 @@ from shardwise.errors import InputError, TryAgain, changed
 from shardwise.files.formats.names import needs
 from shardwise.files.pieces import PART_BYTES
 
-_TIMEOUT = timedelta(seconds=60)  # of one request with its answer
-_RETRIES: Any = {
-    "max_retries": 6,
-    "retry_timeout": timedelta(minutes=3),
-    "backoff": {
-        "init_backoff": timedelta(seconds=0.5), "max_backoff": timedelta(seconds=15), "base": 2,
-    },
-}  # fmt: skip
-_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")  # of the variables that obstore reads
-_FROM = "they come from the environment alone"
-_CREDENTIALS = {
-    "s3": f"{_FROM}: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION; or "
-    "AWS_SKIP_SIGNATURE=true for public objects; for a store that is not Amazon's, also "
-    "AWS_ENDPOINT_URL, with AWS_ALLOW_HTTP=true if that is http://",
-    "gs": f"{_FROM}: GOOGLE_APPLICATION_CREDENTIALS; or "
-    "GOOGLE_SKIP_SIGNATURE=true for public objects",
-    "az": f"{_FROM}: AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY; or "
-    "AZURE_SKIP_SIGNATURE=true for public objects",
-    **dict.fromkeys(("https", "http"), "a web server is sent none, so its files must be public"),
-}
+_TRIES = 9  # of one request, with pauses that double
 # Without encryption only from this machine.
 _HERE = r"http(?=://(?:localhost|127\.0\.0\.1)[:/])"
 _URL = re.compile(rf"(s3|gs|az|https|{_HERE})://([^/]*)/?(.*)", re.DOTALL)
@@ -69,23 +49,19 @@ def masked(text: str) -> str:
 
 def problem(name: str) -> str | None:
     """Why an address is refused without asking a server; None for a good one, and for a path."""
-    if not is_url(name):
-        words = ": such an address is not supported; use s3://, gs://, az:// or https://, or copy "
-        return masked(name) + words + "it to a disk" if _ADDRESS.match(name) else None
-    scheme, host, key = _parts(name)
-    if "@" in host or "?" in name or "#" in name:
-        return (
-            f"{masked(name)}: an address must not hold a user, password, ? or #, as messages and "
-            f"files show it. Credentials: {_CREDENTIALS[scheme]}"
-        )
-    web = scheme.startswith("http") and not name.endswith(".npy")
-    if web or not _HOST.fullmatch(host) or name.endswith(f"://{host}") or _ODD.search(key):
-        return (
-            f"{masked(name)} is not the address of an object, such as s3://bucket/folder/a.npy or "
-            "https://host/a.npy, or of all arrays in a folder, s3://bucket/folder/; name several "
-            "in a sheet (.tsv)"
-        )
-    return None
+    good = not _ADDRESS.match(name)
+    if is_url(name):
+        scheme, host, key = _parts(name)
+        # A folder of a web server cannot be listed. Messages and files show addresses.
+        web = scheme.startswith("http") and not name.endswith(".npy")
+        odd = web or name.endswith(f"://{host}") or _ODD.search(key) or "?" in name or "#" in name
+        good = not odd and bool(_HOST.fullmatch(host))
+    words = (
+        " is not the address of an object, such as s3://bucket/folder/a.npy (also gs://, az://), "
+        "https://host/a.npy, or of all arrays in a folder, s3://bucket/folder/. It holds no user, "
+        "password, ? or #. Name several in a sheet (.tsv), or copy them to a disk"
+    )
+    return None if good else masked(name) + words
 
 
 def status(url: str) -> Status:
@@ -120,16 +96,8 @@ class Object:
     def read(self, offset: int, view: Any) -> None:
         """Fill a buffer of bytes from byte ``offset`` on.
 
-        Raises
-        ------
-        InputError
-            If the server refuses, serves no ranges, or gives no strong ETag.
-        IntegrityError
-            If the object has changed since it was opened.
-        FileNotFoundError
-            If the object is gone.
-        TryAgain
-            If the server does not answer, or cuts its answers off, after several tries.
+        IntegrityError if the object has changed since it was opened, FileNotFoundError if it is
+        gone, InputError or TryAgain if the server refuses or fails.
         """
         url, memory = self.status.url, memoryview(view)
         for at in range(0, len(memory), PART_BYTES):
@@ -161,8 +129,7 @@ def _parts(url: str) -> tuple[str, str, str]:
 def _place(url: str) -> tuple[Any, str]:
     """The client for the bucket or server of an object, and the object's name there."""
     scheme, host, key = _parts(url)
-    settings = frozenset(item for item in os.environ.items() if item[0].startswith(_PREFIXES))
-    return _opened(scheme, host, settings), key
+    return _opened(scheme, host, frozenset(os.environ.items())), key
 
 
 @lru_cache
@@ -170,9 +137,9 @@ def _opened(scheme: str, host: str, settings: frozenset[tuple[str, str]]) -> Any
     """The client for a bucket or server; a new one once the user has corrected the environment."""
     from obstore.store import from_url
 
-    clear = scheme == "http" or ("AWS_ALLOW_HTTP", "true") in settings
-    client: Any = {"timeout": _TIMEOUT, "allow_http": clear}
-    return from_url(f"{scheme}://{host}", retry_config=_RETRIES, client_options=client)
+    clear: Any = {"allow_http": scheme == "http" or ("AWS_ALLOW_HTTP", "true") in settings}
+    retries: Any = {"max_retries": _TRIES - 1}
+    return from_url(f"{scheme}://{host}", retry_config=retries, client_options=clear)
 
 
 def _status(url: str, meta: Any) -> Status:
@@ -204,8 +171,7 @@ def _explained(url: str) -> Iterator[Any]:
 def _refusal(url: str, text: str) -> Exception:
     """Our error for a refusal by a server, or by obstore itself; TryAgain if a retry may help."""
     number = re.search(r"status code: ([0-9]{3}[\w ]*)", text)
-    reason = re.search(r"<Code>(\w+)</Code>", text)
-    said = number[1].strip() + (f", {reason[1]}" if reason else "") if number else ""
+    said = number[1].strip() if number else ""
     if said.startswith("404"):
         return FileNotFoundError(errno.ENOENT, f"the server has no such object ({said})", url)
     unset = not said and ("HttpError" not in text or "kind: Builder" in text)
@@ -213,8 +179,8 @@ def _refusal(url: str, text: str) -> Exception:
         what = "it serves no byte ranges" if "NotPartial" in text else said or "bad settings"
         return InputError(
             f"{url}: the server refuses to read it ({what}); correct the address or the "
-            f"credentials, or copy it to a disk. Credentials: {_CREDENTIALS[_parts(url)[0]]}"
+            "credentials, or copy it to a disk. Credentials come from the environment alone, such "
+            "as AWS_ACCESS_KEY_ID (docs/config.md); AWS_SKIP_SIGNATURE=true is for public objects"
         )
-    kind = re.search(r"kind: (\w+)", text)
-    what = f"says {said}" if said else f"does not answer ({kind[1] if kind else 'reason unknown'})"
+    what = f"says {said}" if said else "does not answer"
     return TryAgain(f"{url}: the server {what}, after several tries; try again later")

@@ -37,13 +37,11 @@ def has_own_digest(raw: bytes) -> bool:
 def refuse_special(path: Path, key: str = "") -> None:
     """Refuse anything but a regular file before it is opened: opening a pipe may block forever.
 
-    The message begins with ``key``, such as ``input: ``. Raises OSError if nothing has this
-    name.
+    The message begins with ``key``, such as ``input: ``. OSError if nothing has this name.
     """
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
-        other = "a named pipe" if stat.S_ISFIFO(mode) else "a device"
-        kind = "a folder" if stat.S_ISDIR(mode) else other
+        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe or device"
         raise InputError(f"{key}{path} is not a file, but {kind}")
 
 
