@@ -28,14 +28,10 @@ def piece_digest(raw: np.ndarray | memoryview, number: int) -> int:
 class PieceChecksum:
     """The checksum of a file's elements, from any runs of bytes, in any order, from any thread.
 
-    The elements are cut into rows of ``row_bytes``, and each row into pieces of ``piece_bytes``.
-    The last row, and the last piece of a row, may be shorter. The pieces are numbered over all rows
-    (`pieces.checksum_pieces`). The checksum is the XOR of the pieces' digests (`piece_digest`), so
-    several processes can each hash some pieces. It covers neither the header nor the shape.
-
-    It detects changed bits, and pieces that were exchanged, lost or doubled, except with a chance
-    of about 2 to the power of -128. Equal pieces do not cancel, as each is seeded with its number.
-    It does not protect against an attacker, who can choose bytes whose digests cancel.
+    The elements are cut into rows of ``row_bytes``, and each row into pieces of ``piece_bytes``;
+    the last of each may be shorter (`pieces.checksum_pieces`). The checksum is the XOR of the
+    digests of all pieces, so several processes can each hash some. Each is seeded with its number:
+    equal pieces do not cancel. An attacker could choose bytes whose digests cancel.
     """
 
     def __init__(self, total_bytes: int, row_bytes: int, piece_bytes: int) -> None:

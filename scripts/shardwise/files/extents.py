@@ -92,17 +92,14 @@ def shorter(path: Path | str) -> IntegrityError:
 
 
 def allocate(descriptor: int, nbytes: int, path: Path) -> None:
-    """Set the size of a new file, and reserve its disk space if the file system supports that.
-
-    ``os.posix_fallocate`` is avoided: without that support it writes to every page of the file.
-    """
+    """Set the size of a new file, and reserve its disk space if the file system supports that."""
+    # os.posix_fallocate would write to every page of the file if there is no support.
     try:
         library = ctypes.CDLL(None, use_errno=True)
         size = ctypes.c_int64(nbytes)
-        if nbytes and library.fallocate(descriptor, 0, ctypes.c_int64(0), size) != 0:
-            number = ctypes.get_errno()
-            if number not in _REFUSALS:
-                raise OSError(number, os.strerror(number))
+        refused = nbytes and library.fallocate(descriptor, 0, ctypes.c_int64(0), size)
+        if refused and (number := ctypes.get_errno()) not in _REFUSALS:
+            raise OSError(number, os.strerror(number))
         os.ftruncate(descriptor, nbytes)
     except OSError as error:
         if error.errno not in FULL:

@@ -10,16 +10,12 @@ from glob import has_magic
 from pathlib import Path
 
 from shardwise.errors import InputError
-from shardwise.files.small import refuse_special
 
 _DIGITS = re.compile(r"([0-9]+)")
 
 
 def mode_of(path: Path) -> int | None:
-    """The mode of a file or folder, links followed; None if there is none.
-
-    Raises OSError if that cannot be told: for a loop of links, or in a folder without permission.
-    """
+    """The mode of a file or folder, links followed; None if there is none, OSError if unknown."""
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a zero byte
@@ -28,20 +24,21 @@ def mode_of(path: Path) -> int | None:
 
 def absent(path: Path) -> str:
     """The words of a message that a path does not exist, and where it was looked for."""
-    words = f"{path} does not exist"
-    if path.is_absolute():
-        return words
-    return f"{words}; looked for {path.absolute()} (relative to the working directory)"
+    where = f"; looked for {path.absolute()} (relative to the working directory)"
+    return f"{path} does not exist" + ("" if path.is_absolute() else where)
+
+
+def refuse_special(status: os.stat_result, named: str) -> None:
+    """Refuse anything but a regular file before it is opened: opening a pipe may block forever."""
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{named} is not a file, but a folder, pipe or device")
 
 
 @contextmanager
 def reading(path: Path, key: str) -> Iterator[None]:
-    """Refuse a file that a config names if it is not a regular file, or cannot be read.
-
-    Messages begin with ``key``, such as ``product: ``.
-    """
+    """Refuse a file that a config names under ``key`` if it is no regular file, or unreadable."""
     try:
-        refuse_special(path, key)
+        refuse_special(os.stat(path), f"{key}{path}")
         yield
     except FileNotFoundError as error:
         raise InputError(f"{key}{absent(path)}") from error
@@ -58,12 +55,10 @@ def refuse_undecodable(path: Path | str) -> None:
 
 
 def matches(pattern: str) -> list[Path]:
-    """The files and folders that a pattern matches, in natural order.
+    """The files and folders that a pattern matches, in natural order; no hidden ones by ``*``.
 
-    ``*``, ``?`` and ``[…]`` match characters within a name, and ``**`` any folders below. ``**``
-    does not follow links to folders, so the search always ends. A name that begins with a dot
-    matches only a pattern that does. Raises OSError for a folder that cannot be read: `Path.glob`
-    would skip it. (And `glob.glob` would follow the links.)
+    ``**`` matches any folders below and follows no links to folders, so the search always ends
+    (`glob.glob` follows them). OSError for an unreadable folder, which `Path.glob` would skip.
     """
     paths = [Path()]
     for part in Path(pattern).parts:

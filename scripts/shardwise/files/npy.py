@@ -67,17 +67,16 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """The header of a ``.npy`` file, checked against its size; nothing is unpickled or allocated.
-
-    The caller makes sure that it is no pipe. InputError if it is no ``.npy`` file or holds no
-    numbers; OSError if it cannot be read.
-    """
+    """The header of a ``.npy`` file that is no pipe; see `parse_header`."""
     with open(path, "rb") as file:
         return parse_header(file.read(MOST_HEADER_BYTES), os.fstat(file.fileno()).st_size, path)
 
 
 def parse_header(raw: bytes | bytearray, size: int, path: Path | str) -> Header:
-    """The header of a ``.npy`` file of ``size`` bytes, from its first :data:`MOST_HEADER_BYTES`."""
+    """The header of a ``.npy`` file of ``size`` bytes, from its first :data:`MOST_HEADER_BYTES`.
+
+    InputError if it holds no numbers or another number of bytes; nothing is unpickled or allocated.
+    """
     if not raw.startswith(MAGIC):
         raise InputError(f"{path} is not a .npy file (write it with numpy.save)")
     begin = 10 if raw[6:7] == b"\1" else 12
@@ -130,18 +129,8 @@ def read_matrices(
 ) -> None:  # fmt: skip
     """Read matrices ``start`` to ``stop`` of a file, in native byte order.
 
-    Parameters
-    ----------
-    header
-        Of shape ``(n, m, k)``, or ``(m, k)`` for one matrix.
-    out
-        Where to put them: C-contiguous, ``(stop - start, m, k)``, of the native element type. For
-        one matrix it may have fewer rows: those from ``first_row`` on.
-
-    Raises
-    ------
-    IntegrityError
-        If the file has become shorter since its header was read.
+    ``out`` is C-contiguous, ``(stop - start, m, k)``, of the native element type. For one matrix it
+    may have fewer rows: those from ``first_row`` on. IntegrityError if the file has become shorter.
     """
     rows, columns = header.shape[-2:]
     file = extents.OpenFiles(opened).get(str(path))
@@ -159,8 +148,8 @@ def _read_fortran(
 ) -> None:
     """Read some matrices of a file whose first index varies fastest, a bounded part at a time.
 
-    A line is the same element of all matrices: they lie side by side. The lines are in column-major
-    order. (Not through a memory map: if the file is cut off, SIGBUS would kill the process.)
+    A line is the same element of all matrices; lines are in column-major order. (Not through a
+    memory map: if the file is cut off, SIGBUS would kill the process.)
     """
     count, (rows, columns) = header.matrices, header.shape[-2:]
     line, height = count * header.dtype.itemsize, out.shape[1]
@@ -180,22 +169,10 @@ def _read_fortran(
 
 
 class StackWriter:
-    """Writes a ``.npy`` file of a shape known in advance; hashes the elements on the way.
+    """Writes a ``.npy`` file of a shape known in advance to ``file``, which :func:`commit` yields.
 
-    `begin` reserves disk space for the whole file, once, on any rank.
-
-    Parameters
-    ----------
-    file
-        What :func:`commit` yields.
-    cut
-        Bytes of a row and of a piece of the checksum; if None, they follow from the shape
-        (`pieces.natural_row`, `pieces.checksum_pieces`).
-
-    Attributes
-    ----------
-    hashed
-        The checksum of the elements so far. Code that writes to `file` directly must update it.
+    ``hashed`` is the checksum of the elements so far; code that writes to `file` directly updates
+    it. ``cut`` are the bytes of a row and of a piece of it; by default they follow from the shape.
     """
 
     def __init__(
@@ -225,10 +202,7 @@ class StackWriter:
         self._appended += len(raw)
 
     def write_at(self, offset: int, raw: np.ndarray) -> None:
-        """Write bytes from byte ``offset`` of the elements on; from any thread, in any order.
-
-        They are little-endian elements in C order, and bypass the buffer of `file`.
-        """
+        """Write little-endian elements from byte ``offset`` on; from any thread, in any order."""
         self.hashed.update(offset, raw)
         memory, at = memoryview(raw), DATA_OFFSET + offset
         while memory:

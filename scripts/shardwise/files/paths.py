@@ -1,9 +1,8 @@
 """Every file name of a results folder."""
 
 import os
-import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,6 @@ def for_bash(path: Path) -> str:
 # Up to this many shards have their files side by side, under ids of five digits. With more shards,
 # ids have seven digits and a folder holds a thousand shards: some disks get slow beyond that.
 _FLAT_SHARDS, _FLAT_DIGITS, _FOLDED_DIGITS = 1000, 5, 7
-_THOUSAND = re.compile("[0-9]{3}")
 
 
 def id_digits(shards: int) -> int:
@@ -30,10 +28,7 @@ def id_digits(shards: int) -> int:
 
 
 def place(name: str) -> str:
-    """Where the files of a shard lie in a folder: at ``00007-KEY``, or at ``012/0012345-KEY``.
-
-    A pattern stays as it is: see `wildcards`.
-    """
+    """Where the files of a shard lie: at ``00007-KEY`` (as any pattern), or ``012/0012345-KEY``."""
     shard = name.partition("-")[0]
     folded = len(shard) == _FOLDED_DIGITS and shard.isdecimal()
     return f"{shard[-6:-3]}/{name}" if folded else name
@@ -44,15 +39,9 @@ def wildcards(name: str) -> str:
     return "{shard}-{key}" if place(name) == name else "{thousand}/{shard}-{key}"
 
 
-def folders(top: Path) -> Iterator[Path]:
+def folders(top: Path) -> list[Path]:
     """A folder of per-shard files, and its folders of a thousand shards; none if it is missing."""
-    try:
-        with os.scandir(top) as entries:
-            inner = sorted(e.name for e in entries if _THOUSAND.fullmatch(e.name) and e.is_dir())
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    yield top
-    yield from (top / name for name in inner)
+    return [top, *sorted(top.glob("[0-9][0-9][0-9]/"))] if top.is_dir() else []
 
 
 def list_names(top: Path) -> set[str]:
@@ -72,16 +61,6 @@ def stamp(path: Path | str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder of logs, such as ``logs/multiply/012``; its ``logs`` folder has to exist.
-
-    A task whose results folder was renamed must not create a new one under the old name.
-    """
-    if _THOUSAND.fullmatch(folder.name):
-        folder.parent.mkdir(exist_ok=True)
-    folder.mkdir(exist_ok=True)
 
 
 class _Name:
@@ -163,9 +142,9 @@ class Results:
 
     def names(self) -> list[str]:
         """Every fixed name that a run writes at the top of the folder, except the marker."""
-        fixed = [own.name.split("/")[0] for own in vars(Results).values() if isinstance(own, _Name)]
-        own = [name for name in dict.fromkeys(fixed) if name[0] != "."]
-        return [*own, *(f"{name}.npy" for name in RESULTS)]
+        names = [own.name.split("/")[0] for own in vars(Results).values() if isinstance(own, _Name)]
+        names += [f"{name}.npy" for name in RESULTS]
+        return [name for name in dict.fromkeys(names) if name[0] != "."]
 
     def synthetic_receipt(self, key: str) -> Path:
         """The receipt of the generated stack, by the key of its recipe."""
@@ -177,8 +156,8 @@ class Results:
         ``per_matrix`` are the keys of the config that give a value for each matrix.
         """
         arrays = [getattr(self, key) for key in per_matrix]
-        tables = [self.plan, self.sources, *arrays, self.plan_facts]
-        return [*tables, self.root / "logs" / "plan" / mark]
+        marker = self.root / "logs" / "plan" / mark
+        return [self.plan, self.sources, *arrays, self.plan_facts, marker]
 
     def statistic(self, name: str) -> Path:
         """A result over all matrices, such as ``sum.npy``."""

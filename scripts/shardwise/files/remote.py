@@ -164,23 +164,19 @@ def _explained(url: str) -> Iterator[Any]:
         yield obstore
     except known.PreconditionError:
         raise changed(url) from None
-    except (known.BaseError, FileNotFoundError) as error:
-        raise _refusal(url, str(error)) from None
-
-
-def _refusal(url: str, text: str) -> Exception:
-    """Our error for a refusal by a server, or by obstore itself; TryAgain if a retry may help."""
-    number = re.search(r"status code: ([0-9]{3}[\w ]*)", text)
-    said = number[1].strip() if number else ""
-    if said.startswith("404"):
-        return FileNotFoundError(errno.ENOENT, f"the server has no such object ({said})", url)
-    unset = not said and ("HttpError" not in text or "kind: Builder" in text)
-    if _FINAL.match(said) or "NotPartial" in text or unset:
-        what = "it serves no byte ranges" if "NotPartial" in text else said or "bad settings"
-        return InputError(
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "the server has no such object", url) from None
+    except known.BaseError as error:
+        text = str(error)
+        number = re.search(r"status code: ([0-9]{3}[\w ]*)", text)
+        said = number[1].strip() if number else ""
+        silent = not said and "HttpError" in text and "NotPartial" not in text
+        what = said or ("no answer" if silent else "bad settings, or it serves no byte ranges")
+        if (said and not _FINAL.match(said)) or (silent and "kind: Builder" not in text):
+            words = f"{url}: the server fails ({what}), after several tries; try again later"
+            raise TryAgain(words) from None
+        raise InputError(
             f"{url}: the server refuses to read it ({what}); correct the address or the "
             "credentials, or copy it to a disk. Credentials come from the environment alone, such "
             "as AWS_ACCESS_KEY_ID (docs/config.md); AWS_SKIP_SIGNATURE=true is for public objects"
-        )
-    what = f"says {said}" if said else "does not answer"
-    return TryAgain(f"{url}: the server {what}, after several tries; try again later")
+        ) from None

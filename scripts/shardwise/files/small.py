@@ -1,7 +1,6 @@
 """Small files, in a folder where any name may be a link or a pipe. Standard library only."""
 
 import hashlib
-import json
 import os
 import stat
 from contextlib import suppress
@@ -32,17 +31,6 @@ def has_own_digest(raw: bytes) -> bool:
     """Whether these bytes are exactly an output of :func:`with_digest`."""
     body, _, _ = raw.rpartition(_DIGEST)
     return raw == with_digest(body)
-
-
-def refuse_special(path: Path, key: str = "") -> None:
-    """Refuse anything but a regular file before it is opened: opening a pipe may block forever.
-
-    The message begins with ``key``, such as ``input: ``. OSError if nothing has this name.
-    """
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe or device"
-        raise InputError(f"{key}{path} is not a file, but {kind}")
 
 
 def read(path: Path | str, most: int = MOST_BYTES) -> bytes | None:
@@ -83,22 +71,6 @@ class opened:  # noqa: N801 - used as a function
     def __exit__(self, *error: object) -> None:
         """Close it."""
         os.close(self._descriptor)
-
-
-def write_cache(path: Path, value: Any) -> None:
-    """Write a JSON value to a file of a cache; nothing if the disk refuses."""
-    from shardwise.files.commit import commit  # here: jobs do not need it
-
-    with suppress(OSError), commit(path) as file:
-        file.write(json.dumps(value).encode())
-
-
-def read_cache(path: Path | None) -> Any:
-    """The value in a file of a cache; None if there is none."""
-    try:
-        return json.loads(path.read_bytes()) if path else None
-    except (OSError, ValueError):
-        return None
 
 
 _MARK = """\

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from glob import has_magic
 from itertools import chain, repeat
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, short, some
 from shardwise.files import lookup, remote
+from shardwise.files.commit import commit
 from shardwise.files.extents import Status
 from shardwise.files.formats import registry
 from shardwise.files.formats.names import ZARR, file_of, split
 from shardwise.files.npy import Header, read_header
-from shardwise.files.small import read_cache, write_cache
 from shardwise.plan import memory
 from shardwise.plan.config import Settings
 from shardwise.plan.identity import identity_of, state_of
@@ -259,13 +260,16 @@ def _unwritten(lacking: Sequence[tuple[str, Header]]) -> str:
 
 def _look(paths: Sequence[str], cache: Path | None) -> list[_Array]:
     """All arrays, with headers and identities; headers of unchanged files come from the cache."""
-    cached: _Cache = read_cache(cache) or {}
-    fresh: _Cache = {}
+    cached, fresh = _Cache(), _Cache()
+    if cache is not None:
+        with suppress(OSError, ValueError):  # there is none, or it is damaged
+            cached = json.loads(cache.read_bytes())
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         apply = pool.map if any(map(remote.is_url, paths)) else map
         arrays = list(apply(lambda path: _look_at(path, cached, fresh), paths))
     if cache is not None and fresh != cached:
-        write_cache(cache, fresh)
+        with suppress(OSError), commit(cache) as file:
+            file.write(json.dumps(fresh).encode())
     return arrays
 
 

@@ -19,7 +19,6 @@ from shardwise import errors, host
 from shardwise.devices import choose
 from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files import commit
-from shardwise.files.paths import make_folder
 from shardwise.multiply.job import Session, ShardJob, warm
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
@@ -161,7 +160,9 @@ class ShardLoop:
         self._codes.add(code)
         path = self._plan.results.log("multiply", shard.name)
         with suppress(OSError):  # without room for a log the failure is told elsewhere
-            make_folder(path.parent)
+            # No more: a results folder that was renamed must not come back under its old name.
+            path.parent.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             with open(path, "a", encoding="utf-8", errors="replace") as file:
                 own = traceback.format_exception(error) if code == errors.FAULT else [words, "\n"]
                 file.write(errors.shown("".join(own)))

@@ -103,16 +103,16 @@ FAULTS = {
     "429": lambda write: ([objects.status("429 Too Many Requests")], None, ""),
     "slow": lambda write: ([objects.slow], None, ""),
     "cut off": lambda write: ([None, objects.cut_off, objects.cut_off], None, ""),
-    "503 for ever": lambda write: ([BUSY] * 99, TryAgain, "says 503 Service Unavailable, after"),
+    "503 for ever": lambda write: ([BUSY] * 99, TryAgain, "the server fails (503 Service Unavailable), after"),
     "cut off for ever": lambda write: (
-        [None, *[objects.cut_off] * 99], TryAgain, "the server does not answer ("
+        [None, *[objects.cut_off] * 99], TryAgain, "the server fails (no answer)"
     ),
     "403": lambda write: ([None, FORBIDDEN], InputError, "refuses to read it (403 Forbidden)"),
     "404": lambda write: (
-        [objects.status("404 Not Found")], IntegrityError, "the server has no such object (404"
+        [objects.status("404 Not Found")], IntegrityError, "the server has no such object"
     ),
     "no ranges": lambda write: (
-        [None, objects.heedless("HTTP_RANGE")], InputError, "(it serves no byte ranges)"
+        [None, objects.heedless("HTTP_RANGE")], InputError, "it serves no byte ranges)"
     ),
     "weak ETag": lambda write: ([None, objects.weak], InputError, "gives no strong ETag"),
     "changed": lambda write: ([None, objects.heedless("", write)], *CHANGED),
@@ -173,16 +173,16 @@ def test_changed_since_the_plan(store, tmp_path):
 
 
 @pytest.mark.parametrize(("url", "over", "words"), [
-    ("s3://bucket/none.npy", {}, "the server has no such object (404"),
+    ("s3://bucket/none.npy", {}, "the server has no such object"),
     ("s3://bucket/run.h5:/x", {}, "s3://bucket/run.h5/x: is not a Zarr array; name one"),
     ("s3://bucket/a.npy", {"materialize": False}, "is in an object store, from which"),
-    ("az://bucket/a.npy", {}, "Credentials: they come from the environment alone: AZURE"),
-    ("http://elsewhere/a.npy", {}, "such an address is not supported; use s3://, gs://, az://"),
+    ("az://bucket/a.npy", {}, "Credentials come from the environment alone"),
+    ("http://elsewhere/a.npy", {}, "is not the address of an object, such as s3://bucket/folder"),
     ("https://h/run/", {}, "is not the address of an object, such as s3://bucket/folder"),
     ("s3://bucket/m*.npy", {}, "is not the address of an object, such as s3://bucket/folder"),
     ("s3://bucket", {}, "is not the address of an object, such as s3://bucket/folder"),
     ("s3://bucket/a\x7f.npy", {}, "is not the address of an object, such as s3://bucket/folder"),
-    ("ftp://us:er@h/a.npy", {}, "ftp://…@h/a.npy: such an address is not"),
+    ("ftp://us:er@h/a.npy", {}, "ftp://…@h/a.npy is not the address"),
 ])  # fmt: skip
 def test_refusals(store, tmp_path, url, over, words):
     """An address that cannot be read is refused by the plan; nothing secret is repeated."""
@@ -196,7 +196,7 @@ def test_refusals(store, tmp_path, url, over, words):
 
 def test_folders_and_sheets_that_name_no_stack(store, tmp_path):
     """A folder that is not there, or holds nothing to read; matrices that would count twice."""
-    assert "(404 Not Found, NoSuchBucket)" in refusal(planned, tmp_path, "s3://nowhere/")
+    assert "no such object" in refusal(planned, tmp_path, "s3://nowhere/")
     assert "no .zarr store, but nothing" in refusal(planned, tmp_path, "s3://bucket/none/")
     rows = tmp_path / "sheet.tsv"
     rows.write_text("path\ns3://bucket/a.npy\ns3://bucket/a.npy\n")

@@ -12,9 +12,8 @@ from shardwise.errors import InputError
 from shardwise.files import npy, remote
 from shardwise.files.extents import Status
 from shardwise.files.formats import names, zarr_files
-from shardwise.files.lookup import mode_of
+from shardwise.files.lookup import mode_of, refuse_special
 from shardwise.files.npy import Header
-from shardwise.files.small import refuse_special
 
 Span = tuple[int, int]
 
@@ -80,9 +79,9 @@ def status_of(file: str) -> Status:
 def read_header_and_status(name: str) -> tuple[Header, Status]:
     """The header of an array of any format, with its file's status; OSError if it is gone."""
     file, inside = names.split(name)
-    if not remote.is_url(file):
-        refuse_special(Path(file))
     kind, status = _format_of(file), status_of(file)  # before the first byte is read
+    if isinstance(status, os.stat_result):
+        refuse_special(status, file)
     if kind is not None:
         return kind.header(file, inside), status
     if not isinstance(status, remote.Status):

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore, MemoryStore, StorePath
+from zarr.storage._utils import _normalize_byte_range_index
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, changed
 from shardwise.files import remote
@@ -34,16 +34,11 @@ class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
         listed = self._store_dict.get(key)
         if listed is None:
             return None
-        begin, end = 0, listed.size
-        match byte_range:
-            case RangeByteRequest(start, stop):
-                begin, end = start, stop
-            case OffsetByteRequest(start):
-                begin = start
-            case SuffixByteRequest(length):
-                begin = max(0, end - length)
+        begin, end = _normalize_byte_range_index(range(listed.size), byte_range)
         try:
-            raw = await asyncio.to_thread(remote.Object(listed.url, listed).take, begin, end)
+            raw = await asyncio.to_thread(
+                remote.Object(listed.url, listed).take, max(0, begin), end
+            )
         except FileNotFoundError:
             raise changed(listed.url) from None
         return (prototype or default_buffer_prototype()).buffer.from_bytes(raw)
