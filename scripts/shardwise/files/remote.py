@@ -18,7 +18,7 @@ from shardwise.errors import InputError, TryAgain, changed
 from shardwise.files.formats.names import needs
 from shardwise.files.pieces import PART_BYTES
 
-_TRIES = 9  # of one request, with pauses that double
+_TRIES = 16  # of one request, with pauses that grow
 # Without encryption only from this machine.
 _HERE = r"http(?=://(?:localhost|127\.0\.0\.1)[:/])"
 _URL = re.compile(rf"(s3|gs|az|https|{_HERE})://([^/]*)/?(.*)", re.DOTALL)

@@ -35,10 +35,9 @@ class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
         if listed is None:
             return None
         begin, end = _normalize_byte_range_index(range(listed.size), byte_range)
+        take = remote.Object(listed.url, listed).take
         try:
-            raw = await asyncio.to_thread(
-                remote.Object(listed.url, listed).take, max(0, begin), end
-            )
+            raw = await asyncio.to_thread(take, max(0, begin), end)
         except FileNotFoundError:
             raise changed(listed.url) from None
         return (prototype or default_buffer_prototype()).buffer.from_bytes(raw)
