@@ -78,7 +78,7 @@ def reduced(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, b
         reducer.run(sub, plan, names)
     sub.Free()
     meet(comm)
-    results = paths.Results.of_plan(plan)
+    results = paths.Results(plan.parent)
     return {name: results.statistic(name).read_bytes() for name in names}
 
 

@@ -125,6 +125,6 @@ def _at_work(options: Namespace) -> AbstractContextManager[None]:
     """
     if not hasattr(options, "plan") or not options.plan.is_file():
         return nullcontext()
-    results = Results.of_plan(options.plan)
+    results = Results(options.plan.parent)
     refuse_links(results)
     return locks.hold_job_lock(results)

@@ -209,10 +209,6 @@ class StackWriter:
             done = os.pwrite(self.file.fileno(), memory, at)
             at, memory = at + done, memory[done:]
 
-    def checksum(self) -> str:
-        """The checksum of the elements; IntegrityError if some are missing or came twice."""
-        return self.hashed.hexdigest()
-
 
 def padded_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
     """A header of version 1.0 that ends at :data:`DATA_OFFSET`."""

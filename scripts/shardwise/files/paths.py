@@ -135,11 +135,6 @@ class Results:
         """The folder, as the beginning of the names in it."""
         return os.path.join(str(self.root), "")
 
-    @classmethod
-    def of_plan(cls, plan: Path) -> "Results":
-        """The results folder that a ``plan.tsv`` lies in."""
-        return cls(plan.parent)
-
     def names(self) -> list[str]:
         """Every fixed name that a run writes at the top of the folder, except the marker."""
         names = [own.name.split("/")[0] for own in vars(Results).values() if isinstance(own, _Name)]

@@ -49,7 +49,7 @@ def materialize(plan: Plan, shard_id: str) -> None:
         writer.begin()
         # Two threads, which take parts in order, decode each chunk once.
         in_parts(shard.bytes, copy_part, 2 if plan.facts.decoded else memory.READERS)
-        checksum = writer.checksum()
+        checksum = writer.hashed.hexdigest()
     receipt = {
         "shard": shard_id,
         "start": shard.start,

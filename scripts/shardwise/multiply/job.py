@@ -241,7 +241,7 @@ class ShardJob:
             with watch.timed("write"), self._committing:
                 for write in self._writes:
                     write.result()
-                facts, checksum = self._prove(), self.writer.checksum()
+                facts, checksum = self._prove(), self.writer.hashed.hexdigest()
                 identity = os.fstat(self.writer.file.fileno())
             product, finished = plan.results.product(shard.name), watch.end()
             receipt = facts | {

@@ -6,8 +6,8 @@ import numpy as np
 
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
-from shardwise.files.synthetic import matrix
 from shardwise.plan.plan import Plan
+from shardwise.plan.stack import synthetic_matrix
 from shardwise.records import receipts
 
 
@@ -28,8 +28,8 @@ def write(plan: Plan) -> None:
     with commit(path, sweep=True, receipt=receipt) as file:
         writer = StackWriter(file, (count, dim, dim), dtype)
         for i in range(count):
-            writer.append(matrix(recipe["seed"], i, dim, dtype))
-        checksum = writer.checksum()
+            writer.append(synthetic_matrix(recipe["seed"], i, dim, dtype))
+        checksum = writer.hashed.hexdigest()
     facts = receipts.describe_file(path, writer, checksum)
     provenance = receipts.describe_origin("synthesize", started)
     receipts.write(receipt, {"synthetic": recipe, "file": facts, **provenance})

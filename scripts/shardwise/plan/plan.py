@@ -309,14 +309,14 @@ def load(path: Path) -> Plan:
         if not _NAMES.fullmatch(f"{row.name}-{row.input_key}"):
             # They go into names of files and into commands.
             raise IntegrityError(f"{path}: {short(row.name)} is not the name of a shard")
-    return Plan(Results.of_plan(path), {row.shard: row for row in rows}, facts)
+    return Plan(Results(path.parent), {row.shard: row for row in rows}, facts)
 
 
 def load_facts(path: Path) -> Facts:
     """Read a plan's facts, without its shards (up to a million); raises errors as `load` does."""
     import msgspec  # here: where a Snakefile is only parsed, it need not be installed
 
-    results = Results.of_plan(path)
+    results = Results(path.parent)
     try:
         os.stat(path)
         content = json.loads(results.plan_facts.read_bytes())

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files import synthetic
 from shardwise.files.checksum import raw_bytes
 from shardwise.files.extents import Extent, OpenFiles
 from shardwise.files.formats import registry
@@ -159,6 +158,17 @@ class StackReader:
         return header
 
 
+def synthetic_matrix(seed: int, index: int, dim: int, dtype: np.dtype) -> np.ndarray:
+    """Matrix ``index`` of the synthetic stack, shape ``(dim, dim)``."""
+    random = np.random.default_rng([seed, index])
+    if dtype.kind in "iu":
+        return random.integers(-9, 9, (dim, dim), endpoint=True).astype(dtype)
+    real = random.standard_normal((dim, dim))
+    if dtype.kind == "c":
+        return (real + 1j * random.standard_normal((dim, dim))).astype(dtype)
+    return real.astype(dtype)
+
+
 def first_rows(
     settings: Settings, stack: Stack, weights: np.ndarray | None, most: int
 ) -> np.ndarray:
@@ -171,7 +181,7 @@ def first_rows(
     stop = min(first + -(-most // height), stack.matrices)
     if settings.input is None:
         seed = settings.synthetic["seed"]
-        matrices = [synthetic.matrix(seed, place, height, dtype) for place in range(first, stop)]
+        matrices = [synthetic_matrix(seed, place, height, dtype) for place in range(first, stop)]
         rows = np.concatenate(matrices)[:most]
     else:
         rows = np.empty((min(most, (stop - first) * height), width), dtype)

@@ -96,7 +96,7 @@ class ResultFiles:
     def refuse_incomplete(self) -> None:
         """Refuse files of which this rank, the only one, has not written each piece once."""
         for name in self._paths:
-            self._writers[name].checksum()
+            self._writers[name].hashed.hexdigest()
 
     def publish(self, digests: np.ndarray) -> dict[str, ArrayFile]:
         """Give the files their names; returns their entries in ``summary.json``, with all digests.

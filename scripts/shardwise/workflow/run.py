@@ -162,7 +162,7 @@ class Run:
         """Write the plan for the job that commits it; the results folder stays as it is."""
         from shardwise.plan import planner  # here: jobs do not need it
 
-        planner.write(replace(self.plan, results=Results.of_plan(Path(self.planned))))
+        planner.write(replace(self.plan, results=Results(Path(self.planned).parent)))
 
     # Inputs, as functions of the wildcards. In a job all shards are to be made: it needs its input.
 

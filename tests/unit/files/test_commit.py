@@ -232,7 +232,7 @@ def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
         writer.append(array[:2])
         writer.append(array[2])
         writer.append(np.asfortranarray(array[3:4]))
-        checksum = writer.checksum()
+        checksum = writer.hashed.hexdigest()
     for mode in (None, "r"):
         loaded = np.load(path, mmap_mode=mode)
         assert loaded.dtype == array.dtype

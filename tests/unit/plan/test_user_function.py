@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from shardwise import errors
 from shardwise.errors import InputError, IntegrityError, TryAgain
-from shardwise.files import synthetic as plan_synthetic
 from shardwise.multiply import job
 from shardwise.plan import planner, user_function
 from shardwise.plan.problem import Problem, product_dtype, sum_dtype
+from shardwise.plan.stack import synthetic_matrix
 
 from tests import factories, processes
 from tests.factories import computed, partials, products, refusal, save, settings, stack
@@ -110,7 +110,7 @@ def test_the_first_matrix_is_the_one_tried(tmp_path, write):
     """The trial uses real data, drawn or read, as the result may depend on it."""
     spec = write(body("return np.full((len(block), int(abs(block[0, 0, 0])) + 1, 1), 1.0)"))
     recipe = {"matrices": 4, "dim": 3, "dtype": "int16", "seed": 5}
-    first = int(plan_synthetic.matrix(5, 0, 3, np.dtype("int16"))[0, 0])
+    first = int(synthetic_matrix(5, 0, 3, np.dtype("int16"))[0, 0])
     made = planner.make(settings(product=spec, synthetic=recipe))
     assert made.problem.result == (abs(first) + 1, 1)
     left = stack((4, 3, 3), seed=2)

@@ -57,15 +57,11 @@ def locate(text: str) -> str | None:
     if mode is None:
         return None
     if stat.S_ISDIR(mode):
-        wanted = inside or file.lower().endswith(names.ZARR) or _is_node(Path(file))
+        nodes = (Path(file, name).is_file() for name in (*names.ZARR_METADATA, ".zgroup"))
+        wanted = inside or file.lower().endswith(names.ZARR) or any(nodes)
         return zarr_files.metadata_of(str(Path(file)), inside) if wanted else None
     named = f"{file}:{inside}" if inside else file
     return named if _format_of(file) else None
-
-
-def _is_node(folder: Path) -> bool:
-    """Whether a folder is an array or a group of Zarr, whatever its name."""
-    return any((folder / name).is_file() for name in (*names.ZARR_METADATA, ".zgroup"))
 
 
 def status_of(file: str) -> Status:
