@@ -1,4 +1,1 @@
-"""Names, formats of arrays, checksums and atomic commits.
-
-Paths and arrays come in; bytes on disk go out. This room knows no plan.
-"""
+"""Names, formats of arrays, checksums and atomic commits."""

@@ -48,10 +48,7 @@ class PieceChecksum:
         self._lock = threading.Lock()
 
     def update(self, offset: int, view: np.ndarray | memoryview) -> None:
-        """Take consecutive bytes, from byte ``offset`` of the elements on.
-
-        Whole pieces are hashed in place, at once. Part of one is copied, and waits for the rest.
-        """
+        """Take consecutive bytes, from byte ``offset`` of the elements on; parts of pieces wait."""
         raw = memoryview(view)
         if offset + len(raw) > self.total_bytes:
             raise IntegrityError("there are more bytes than the header says")
@@ -80,10 +77,7 @@ class PieceChecksum:
         return np.frombuffer(self._digest.to_bytes(16, "big"), np.uint8)
 
     def whole_pieces(self, low: int, high: int) -> tuple[int, int]:
-        """The pieces that lie wholly within bytes ``low`` to ``high``: first, last exclusive.
-
-        If there is none, the second number is not larger than the first.
-        """
+        """The pieces wholly within bytes ``low`` to ``high``: first, last exclusive; or less."""
         first, begin, _ = self._piece(low)
         behind = len(self._seen) if high == self.total_bytes else self._piece(high)[0]
         return first + (begin < low), behind
@@ -126,11 +120,7 @@ class PieceChecksum:
 def file_checksum(
     path: Path, offset: int, row_bytes: int, piece_bytes: int, descriptor: int | None = None
 ) -> str:
-    """Checksum of the elements of a file, from byte ``offset`` on (:class:`PieceChecksum`).
-
-    ``descriptor`` is the file's, if it is open. IntegrityError if rows or pieces would be empty, or
-    if the file becomes shorter.
-    """
+    """Checksum of the elements of a file, maybe an open one, from byte ``offset`` on."""
     with FileIO(path if descriptor is None else descriptor, closefd=descriptor is None) as file:
         total = max(0, os.fstat(file.fileno()).st_size - offset)
         checksum = PieceChecksum(total, row_bytes, piece_bytes)

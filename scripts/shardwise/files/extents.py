@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwise.errors import FULL, IntegrityError, TryAgain, writing
+from shardwise.errors import IntegrityError, writing
 from shardwise.files import remote
-from shardwise.units import human_bytes
 
 PAGE = 4096
 _MOST_OPEN = 64
@@ -64,13 +63,9 @@ class OpenFiles:
     ) -> None:
         def open_one(path: str) -> Any:
             with writing(path):
-                if remote.is_url(path):
-                    item = remote.Object(path)
-                    opened(path, item.status)
-                    return item
-                file = make(path)
-                opened(path, os.fstat(file.fileno()))
-                return file
+                item: Any = remote.Object(path) if remote.is_url(path) else make(path)
+                opened(path, getattr(item, "status", None) or os.fstat(item.fileno()))
+                return item
 
         self.get = lru_cache(_MOST_OPEN)(open_one)
 
@@ -94,17 +89,9 @@ def shorter(path: Path | str) -> IntegrityError:
 def allocate(descriptor: int, nbytes: int, path: Path) -> None:
     """Set the size of a new file, and reserve its disk space if the file system supports that."""
     # os.posix_fallocate would write to every page of the file if there is no support.
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        size = ctypes.c_int64(nbytes)
+    library, size = ctypes.CDLL(None, use_errno=True), ctypes.c_int64(nbytes)
+    with writing(path):
         refused = nbytes and library.fallocate(descriptor, 0, ctypes.c_int64(0), size)
         if refused and (number := ctypes.get_errno()) not in _REFUSALS:
             raise OSError(number, os.strerror(number))
         os.ftruncate(descriptor, nbytes)
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise TryAgain(
-            f"{path}: {error.strerror}: the file needs {nbytes} bytes ({human_bytes(nbytes)}); "
-            "nothing was committed; make room, then try again"
-        ) from error

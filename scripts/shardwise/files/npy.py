@@ -73,10 +73,7 @@ def read_header(path: Path) -> Header:
 
 
 def parse_header(raw: bytes | bytearray, size: int, path: Path | str) -> Header:
-    """The header of a ``.npy`` file of ``size`` bytes, from its first :data:`MOST_HEADER_BYTES`.
-
-    InputError if it holds no numbers or another number of bytes; nothing is unpickled or allocated.
-    """
+    """The header in the first bytes of a ``.npy`` file of ``size`` bytes; InputError if wrong."""
     if not raw.startswith(MAGIC):
         raise InputError(f"{path} is not a .npy file (write it with numpy.save)")
     begin = 10 if raw[6:7] == b"\1" else 12
@@ -148,8 +145,7 @@ def _read_fortran(
 ) -> None:
     """Read some matrices of a file whose first index varies fastest, a bounded part at a time.
 
-    A line is the same element of all matrices; lines are in column-major order. (Not through a
-    memory map: if the file is cut off, SIGBUS would kill the process.)
+    A line is the same element of all matrices. (SIGBUS could kill a process with a memory map.)
     """
     count, (rows, columns) = header.matrices, header.shape[-2:]
     line, height = count * header.dtype.itemsize, out.shape[1]

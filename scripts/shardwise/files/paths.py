@@ -146,10 +146,7 @@ class Results:
         return self.root / f"input-{key}.json"
 
     def plan_files(self, mark: str, per_matrix: Iterable[str] = ()) -> list[Path]:
-        """The files of the plan, and the file that says which plan it is, written last.
-
-        ``per_matrix`` are the keys of the config that give a value for each matrix.
-        """
+        """The files of the plan, with arrays ``per_matrix``, and last the one that says which."""
         arrays = [getattr(self, key) for key in per_matrix]
         marker = self.root / "logs" / "plan" / mark
         return [self.plan, self.sources, *arrays, self.plan_facts, marker]

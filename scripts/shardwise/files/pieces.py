@@ -33,9 +33,6 @@ def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
 
 
 def result_pieces(numbers: int, item: int, own: int) -> tuple[int, int]:
-    """The same for a result, ``own`` bytes a number, over arrays of ``numbers`` of ``item`` bytes.
-
-    The reduce takes one piece of these arrays at a time; a piece of a result has equally many.
-    """
+    """The same for a result of as many numbers a piece, but ``own`` bytes a number."""
     row, piece = checksum_pieces(numbers * item, item)
     return row // item * own, piece // item * own

@@ -1,8 +1,7 @@
 """Objects of a store (``s3://``, ``gs://``, ``az://``) or a web server, read by ranges (obstore).
 
-obstore takes credentials from the environment alone, so no address may hold one. A message repeats
-the status, the error code or the kind of a failure, but never the text of obstore: that may contain
-signed addresses.
+obstore takes credentials from the environment alone, so no address may hold one. No message repeats
+the text of obstore: that may contain signed addresses.
 """
 
 import errno
@@ -94,11 +93,7 @@ class Object:
         self.status = known or status(url)
 
     def read(self, offset: int, view: Any) -> None:
-        """Fill a buffer of bytes from byte ``offset`` on.
-
-        IntegrityError if the object has changed since it was opened, FileNotFoundError if it is
-        gone, InputError or TryAgain if the server refuses or fails.
-        """
+        """Fill a buffer of bytes from byte ``offset`` on; IntegrityError if they have changed."""
         url, memory = self.status.url, memoryview(view)
         for at in range(0, len(memory), PART_BYTES):
             part, begin = memory[at : at + PART_BYTES], offset + at

@@ -20,10 +20,7 @@ def checksum(raw: Any, nbytes: int = 16) -> str:
 
 
 def with_digest(body: bytes) -> bytes:
-    """A JSON object whose last key, ``digest``, is the checksum of all bytes before that key.
-
-    ``body`` is the object without its closing brace, indented by one space per level.
-    """
+    """A JSON object with a checksum as its last key; ``body`` lacks the closing brace."""
     return body + _DIGEST + f'{checksum(body)}"\n}}\n'.encode()
 
 
@@ -34,10 +31,7 @@ def has_own_digest(raw: bytes) -> bool:
 
 
 def read(path: Path | str, most: int = MOST_BYTES) -> bytes | None:
-    """The bytes of a file; None if it is gone. A pipe in its place does not block.
-
-    Raises IntegrityError if it is not a regular file, exceeds ``most`` bytes, or cannot be read.
-    """
+    """The bytes of a regular file, or None; IntegrityError if it exceeds ``most`` bytes."""
     try:
         descriptor, status = open_regular(path)
         try:
@@ -53,10 +47,8 @@ def read(path: Path | str, most: int = MOST_BYTES) -> bytes | None:
 
 
 def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
-    """The descriptor, to be closed, and the status of a file; IntegrityError if it is no file.
-
-    No file object: that halves the time for a million files. A pipe does not block.
-    """
+    """The descriptor, to be closed, and status of a file; IntegrityError for pipes and such."""
+    # No file object: that halves the time for a million files. A pipe does not block.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
@@ -65,17 +57,11 @@ def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     return descriptor, status
 
 
-_MARK = """\
-A run of Shardwise made this folder. The run may replace and remove the files in it that carry the
-names of results: products/, sum.npy and so on.
-"""
+_MARK = b"A run of Shardwise made this folder, and may replace and remove results in it.\n"
 
 
 def refuse_links(results: Results) -> None:
-    """Refuse results whose folders, or files that are appended to, are links.
-
-    Large files are written under a new name and renamed; a rename replaces a link in its way.
-    """
+    """Refuse results whose folders, or files that are appended to, are links."""
     for path in (results.shards, results.products, results.running.parent, results.runs):
         if path.is_symlink():
             raise InputError(
@@ -91,7 +77,7 @@ def mark(results: Results) -> None:
 
     if not results.marker.exists():
         with commit(results.marker) as file:
-            file.write(_MARK.encode())
+            file.write(_MARK)
 
 
 def refuse_moved(results: Results, began: os.stat_result) -> None:
@@ -116,14 +102,11 @@ def refuse_unmarked(results: Results) -> None:
 
 
 def append_line(path: Path, line: str, sync: bool = True) -> int:
-    """Add a line to a file of the results folder, and return how many it has.
-
-    If a full disk cut off the last line, that is ended first: else it would swallow the new line.
-    With ``sync`` the line is on the disk at return.
-    """
+    """Add a line to a file, on the disk at return if ``sync``; return how many it has."""
     with writing(path), open(path, "a+b") as file:
         file.seek(0)
         before = file.read()
+        # A full disk may have cut off the last line, which would swallow the new one.
         end = b"" if before[-1:] in (b"", b"\n") else b"\n"
         raw = end + line.encode() + b"\n"
         file.write(raw)

@@ -32,11 +32,19 @@ def header(path: str, inside: str) -> Header:
         if dataset.id.get_storage_size() == 0:
             raise InputError(f"{where}: nothing has been written to it; write the numbers")
         place = int(h5py.h5o.get_info(dataset.id).addr)  # the same, whatever name led to it
-        if dataset.chunks:
+        if chunk := dataset.chunks:
             _refuse_filters(dataset, where)
             _refuse_odd_sizes(dataset, where)
-            written = _count_chunks(dataset, where)
-            return Header(dataset.shape, descr, place=place, chunk=dataset.chunks, **written)
+            chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, chunk, strict=True))
+            missing, plist = chunks - dataset.id.get_num_chunks(), dataset.id.get_create_plist()
+            unfilled = plist.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
+            if missing > 0 and (unfilled or plist.get_fill_time() == h5py.h5d.FILL_TIME_NEVER):
+                raise InputError(
+                    f"{where}: {missing:,} of {chunks:,} chunks were never written, and no fill "
+                    "value says what they hold; write them, or copy the array again"
+                )
+            written = {"chunks": chunks, "missing": max(0, missing), "fill": str(dataset.fillvalue)}
+            return Header(dataset.shape, descr, place=place, chunk=chunk, **written)
         offset = _offset(dataset, where)
         row = (*(1,) * (len(dataset.shape) - 1), *dataset.shape[-1:]) if offset is None else ()
         return Header(dataset.shape, descr, offset=offset or 0, place=place, chunk=row)
@@ -53,10 +61,7 @@ def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int
 
 @contextmanager
 def _dataset(path: str, inside: str, fault: type[ShardwiseError] = InputError) -> Iterator[Any]:
-    """The dataset of a name; any error of the HDF5 library is raised as ``fault``.
-
-    A dataset whose numbers lie in other files is refused: a change of those would go unnoticed.
-    """
+    """The dataset of a name; any error of the HDF5 library is raised as ``fault``."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             node = file.get(inside or "/")
@@ -97,20 +102,6 @@ def _refuse_filters(dataset: Any, where: str) -> None:
             )
 
 
-def _count_chunks(dataset: Any, where: str) -> dict[str, Any]:
-    """The number of chunks, how many of them are missing, and what the library reads for those."""
-    chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
-    missing = max(0, chunks - dataset.id.get_num_chunks())
-    plist = dataset.id.get_create_plist()
-    no_value = plist.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
-    if missing and (no_value or plist.get_fill_time() == h5py.h5d.FILL_TIME_NEVER):
-        raise InputError(
-            f"{where}: {missing:,} of {chunks:,} chunks were never written, and no fill value says "
-            "what they hold; write them, or copy the array again"
-        )
-    return {"chunks": chunks, "missing": missing, "fill": str(dataset.fillvalue)}
-
-
 def _chunk_bytes(dataset: Any) -> int:
     return int(math.prod(dataset.chunks) * dataset.id.get_type().get_size())
 
@@ -132,10 +123,7 @@ def _refuse_odd_sizes(dataset: Any, where: str) -> None:
 
 
 def _refuse_odd_streams(dataset: Any, path: str, part: tuple[slice, ...]) -> None:
-    """Refuse a compressed chunk of some part that does not decode to the bytes of a chunk.
-
-    If they are too few, the library reads whatever lies behind them in memory.
-    """
+    """Refuse chunks of other sizes once decoded: HDF5 would read what lies behind in memory."""
     filters = _filters(dataset) if dataset.chunks else []
     at = next((i for i, number in enumerate(filters) if number in _COMPRESSED), None)
     if at is None:

@@ -30,21 +30,17 @@ class InputFormat(Protocol):
 
 def _format_of(file: str) -> InputFormat | None:
     """The module of a file's format, loaded with its library; None if no module reads it."""
-    known = names.FORMATS.items()
-    module = next((name for name, ends in known if file.lower().endswith(ends)), None)
-    if module is None:
-        return None
-    try:
-        return cast(InputFormat, importlib.import_module(f"{__package__}.{module}"))
-    except ModuleNotFoundError as error:
-        raise names.needs(file, error) from error
+    for module, suffixes in names.FORMATS.items():
+        if file.lower().endswith(suffixes):
+            try:
+                return cast(InputFormat, importlib.import_module(f"{__package__}.{module}"))
+            except ModuleNotFoundError as error:
+                raise names.needs(file, error) from error
+    return None
 
 
 def locate(text: str) -> str | None:
-    """The name of an array that is not a ``.npy`` file; None if the text names anything else.
-
-    Raises InputError if its Zarr store has no such array.
-    """
+    """The name of an array in a file of another format than ``.npy``; None if it is none."""
     if text.endswith(".npy"):
         return None
     if remote.is_url(text):

@@ -1,7 +1,4 @@
-"""The files or objects of Zarr arrays, found without zarr. The metadata file stands for the array.
-
-Objects are listed once, before the first is read; `zarr_store` reads them as they were listed.
-"""
+"""The files or objects of Zarr arrays, found without zarr; the metadata stand for an array."""
 
 import json
 import os
@@ -74,10 +71,7 @@ def _digest(files: Iterable[tuple[str, int, str]]) -> str:
 
 
 def chunks(path: str) -> Iterator[tuple[str, int, str]]:
-    """Each file or object in an array's folder, except its metadata: name, bytes, and its version.
-
-    Links are followed, as zarr does.
-    """
+    """Name, bytes and version of each file (behind links too) or object but the metadata."""
     if remote.is_url(path):
         for key, (_, size, etag) in listed(path).items():
             if os.path.basename(key) not in _NO_CHUNKS:

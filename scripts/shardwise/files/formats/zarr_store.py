@@ -46,9 +46,8 @@ class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
 def header(path: str, inside: str) -> Header:
     """Shape, type and chunks of an array; InputError if it cannot be read.
 
-    For a chunk that it does not find, zarr reads fill values, though the chunk may be there under
-    another name, as in a copy that broke off. A shard of Zarr counts as one chunk: its index says
-    which of its inner chunks were left out on purpose.
+    For a chunk that it does not find, as after a copy that broke off, zarr reads fill values. A
+    shard counts as one chunk: its index says which inner chunks were left out on purpose.
     """
     array, folder = _opened(path), os.path.dirname(path)
     shape, chunk = (tuple(map(int, n)) for n in (array.shape, array.shards or array.chunks))
