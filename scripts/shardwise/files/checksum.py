@@ -29,9 +29,8 @@ class PieceChecksum:
     """The checksum of a file's elements, from any runs of bytes, in any order, from any thread.
 
     The elements are cut into rows of ``row_bytes``, and each row into pieces of ``piece_bytes``;
-    the last of each may be shorter (`pieces.checksum_pieces`). The checksum is the XOR of the
-    digests of all pieces, so several processes can each hash some. Each is seeded with its number:
-    equal pieces do not cancel. An attacker could choose bytes whose digests cancel.
+    the last of each may be shorter (`pieces.checksum_pieces`). The XOR of the digests of all
+    pieces is the checksum. Each is seeded with its number, so that equal pieces do not cancel.
     """
 
     def __init__(self, total_bytes: int, row_bytes: int, piece_bytes: int) -> None:

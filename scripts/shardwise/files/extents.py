@@ -18,9 +18,7 @@ _MOST_OPEN = 64
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR)
 
 Status = os.stat_result | remote.Status
-
-# Called with the path and the status of each file or object that is opened; it may raise.
-Opened = Callable[[str, Status], object]
+Opened = Callable[[str, Status], object]  # takes the path of what is opened; it may raise
 
 
 class Extent(NamedTuple):

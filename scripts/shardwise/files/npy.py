@@ -17,7 +17,6 @@ from shardwise.files import checksum as checksums
 from shardwise.files import extents, pieces
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 
-MAGIC = b"\x93NUMPY"
 MOST_HEADER_BYTES = 12 + 10_000  # NumPy's own limit, and what comes before
 _MOST_DIMENSIONS = 64
 _PARSERS = {  # by version; 3.0 is for records alone
@@ -74,7 +73,7 @@ def read_header(path: Path) -> Header:
 
 def parse_header(raw: bytes | bytearray, size: int, path: Path | str) -> Header:
     """The header in the first bytes of a ``.npy`` file of ``size`` bytes; InputError if wrong."""
-    if not raw.startswith(MAGIC):
+    if not raw.startswith(numpy_format.MAGIC_PREFIX):
         raise InputError(f"{path} is not a .npy file (write it with numpy.save)")
     begin = 10 if raw[6:7] == b"\1" else 12
     offset = begin + int.from_bytes(raw[8:begin], "little")
@@ -143,10 +142,8 @@ def read_matrices(
 def _read_fortran(
     file: Any, header: Header, part: tuple[int, int], out: np.ndarray, first_row: int
 ) -> None:
-    """Read some matrices of a file whose first index varies fastest, a bounded part at a time.
-
-    A line is the same element of all matrices. (SIGBUS could kill a process with a memory map.)
-    """
+    """Read some matrices of a file whose first index varies fastest, a bounded part at a time."""
+    # A line is the same element of all matrices. (SIGBUS could kill a process with a memory map.)
     count, (rows, columns) = header.matrices, header.shape[-2:]
     line, height = count * header.dtype.itemsize, out.shape[1]
     whole = line <= LINE_BYTES  # else only the wanted part of each line is read
@@ -209,5 +206,5 @@ class StackWriter:
 def padded_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
     """A header of version 1.0 that ends at :data:`DATA_OFFSET`."""
     fields = {"descr": dtype.str, "fortran_order": False, "shape": tuple(map(int, shape))}
-    start = MAGIC + b"\x01\x00" + struct.pack("<H", DATA_OFFSET - 10)
+    start = numpy_format.magic(1, 0) + struct.pack("<H", DATA_OFFSET - 10)
     return start + repr(fields).encode("latin-1").ljust(DATA_OFFSET - 11) + b"\n"

@@ -56,11 +56,10 @@ def list_names(top: Path) -> set[str]:
 
 def stamp(path: Path | str) -> tuple[int, int] | None:
     """When a file was written, in nanoseconds, and its size in bytes; None if there is none."""
-    try:
+    with suppress(OSError):
         status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
+        return status.st_mtime_ns, status.st_size
+    return None
 
 
 class _Name:
@@ -111,8 +110,7 @@ class Results:
     claims = _Name("claims")  # which worker computes which shard, in a folder for each run at work
     command = _Name("logs/command.txt")  # the command line that continues the last run
 
-    # Locks: of the one run on this folder, of each job at work, of the one reduce, and of the one
-    # process that starts workers.
+    # Locks: of the run on this folder, of jobs at work, of the reduce, of who starts workers.
     running = _Name("logs/run.lock")
     living = _Name("logs/living.lock")
     reducing = _Name("logs/reduce.lock")

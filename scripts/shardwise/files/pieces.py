@@ -19,10 +19,9 @@ def natural_row(shape: tuple[int, ...], item: int) -> int:
 def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
     """Bytes of a row and of a piece of the checksum of a file (see `checksum.PieceChecksum`).
 
-    Arrays up to :data:`CHECKSUM_PIECE_BYTES` are grouped: as many as fit form a row of one piece.
-    A longer array is a row by itself, cut into pieces of about one size. So no piece mixes parts of
-    two arrays, and none is short (see xxh3.py). Numbers (of ``item`` bytes) narrower than float32
-    make shorter pieces.
+    As many arrays as fit in :data:`CHECKSUM_PIECE_BYTES` form a row of one piece; a longer array is
+    a row, in pieces of about one size. So no piece mixes parts of two arrays, and none is short
+    (see xxh3.py). Numbers (of ``item`` bytes) narrower than float32 make shorter pieces.
     """
     row, most = max(1, row_bytes), min(CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS * item)
     if row > most:

@@ -65,9 +65,8 @@ def refuse_links(results: Results) -> None:
     for path in (results.shards, results.products, results.running.parent, results.runs):
         if path.is_symlink():
             raise InputError(
-                f"{path} is a link: files that a run writes there would land outside the results "
-                "folder. Remove the link; to keep results on another disk, name a folder there as "
-                "`results`, or make the results folder itself a link"
+                f"{path} is a link: files would land outside the results folder. Remove the link; "
+                "to keep results on another disk, make the results folder itself a link"
             )
 
 
@@ -86,8 +85,8 @@ def refuse_moved(results: Results, began: os.stat_result) -> None:
         if os.path.samestat(began, os.stat(results.root)):
             return
     raise InputError(
-        f"{results.root} was renamed or removed while this task worked. Nothing more is written "
-        "under that name; run again where the results are now"
+        f"{results.root} was renamed or removed while this task worked; run again where the "
+        "results are now"
     )
 
 
@@ -95,9 +94,8 @@ def refuse_unmarked(results: Results) -> None:
     """Refuse to write into a folder that no run has made."""
     if not results.marker.is_file():
         raise InputError(
-            f"{results.root}: no run made this folder, so nothing is written into it. Name the "
-            "results folder of a run; if a run did make this one, say so: "
-            f"touch {for_bash(results.marker)}"
+            f"{results.root}: no run made this folder; name the results folder of a run. If a run "
+            f"did make this one, say so: touch {for_bash(results.marker)}"
         )
 
 

@@ -102,13 +102,10 @@ def _refuse_filters(dataset: Any, where: str) -> None:
             )
 
 
-def _chunk_bytes(dataset: Any) -> int:
-    return int(math.prod(dataset.chunks) * dataset.id.get_type().get_size())
-
-
 def _refuse_odd_sizes(dataset: Any, where: str) -> None:
     """Refuse an uncompressed chunk of the wrong size, or a compressed one that is far too large."""
-    filters, nbytes = _filters(dataset), _chunk_bytes(dataset)
+    filters = _filters(dataset)
+    nbytes = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
 
     def look(chunk: Any) -> Any:
         used = [n for i, n in enumerate(filters) if not chunk.filter_mask >> i & 1]
@@ -128,7 +125,8 @@ def _refuse_odd_streams(dataset: Any, path: str, part: tuple[slice, ...]) -> Non
     at = next((i for i, number in enumerate(filters) if number in _COMPRESSED), None)
     if at is None:
         return
-    nbytes, count = _chunk_bytes(dataset), streams.COUNTED[_COMPRESSED[filters[at]]]
+    count = streams.COUNTED[_COMPRESSED[filters[at]]]
+    nbytes = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
     whole = nbytes + _CHECKSUM_BYTES * filters[:at].count(_FLETCHER32)
 
     def check(origin: tuple[int, ...]) -> None:

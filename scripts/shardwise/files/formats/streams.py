@@ -1,7 +1,6 @@
 """How many bytes a compressed chunk decodes to, counted without holding them in memory.
 
-A library decodes a chunk as a whole: kilobytes may become gigabytes. If they become too few bytes,
-HDF5 reads whatever lies behind them in memory. Standard library only.
+A library decodes it as a whole, kilobytes perhaps to gigabytes. Standard library only.
 """
 
 import bz2

@@ -12,7 +12,6 @@ from shardwise.files.lookup import refuse_closed
 
 _NO_CHUNKS = (*names.ZARR_METADATA, ".zattrs")
 _LISTED: dict[str, dict[str, remote.Status]] = {}
-_MOST_LISTED = 64
 
 
 def metadata_of(store: str, inside: str) -> str:
@@ -45,7 +44,7 @@ def read_metadata(path: str, known: remote.Status | None = None) -> dict[str, An
 
 def status_of_objects(url: str) -> remote.Status:
     """The bytes of an array in a store, and a digest that changes when any of its objects does."""
-    if len(_LISTED) >= _MOST_LISTED:
+    if len(_LISTED) >= 64:  # arrays may have many objects
         _LISTED.clear()
     _LISTED[url] = remote.below(os.path.dirname(url))
     files = [(key, own.size, own.etag) for key, own in _LISTED[url].items()]

@@ -25,8 +25,7 @@ zarr.config.set({"async.concurrency": 4})  # chunks that are decoded at once; fo
 class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
     """Objects by their names below an array's folder, as `zarr_files.listed` has them.
 
-    For an object that is not found, zarr reads fill values. So reading an object that was listed,
-    but is gone or has changed since, fails instead.
+    zarr reads fill values for what is not found: reading an object that has gone fails instead.
     """
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
