@@ -4,7 +4,6 @@ import contextlib
 import io
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,12 +88,6 @@ def status(code: str) -> Fault:
         return []
 
     return fault
-
-
-def slow(app: Any, environ: dict, start: Any) -> Any:
-    """The right answer, but later."""
-    time.sleep(0.5)
-    return app(environ, start)
 
 
 def cut_off(app: Any, environ: dict, start: Any) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ takes no memory that the file's size does not justify, writes nothing, starts no
 
 import io
 import itertools
-import math
 import shutil
 import signal
 import sys
@@ -27,15 +26,14 @@ import zarr
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.files.paths import Results
-from shardwise.observe import metrics, status
-from shardwise.plan import config, config_file, sources
+from shardwise.plan import sources
 from shardwise.plan.plan import Plan
 from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
 from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs
 
-from tests import factories, pretend
+from tests import factories
 from tests.hostile.mutate import MOST_BYTES, mutated
 
 MOST_MEMORY = 24 << 20
@@ -241,90 +239,6 @@ def _signed(raw: bytes) -> bytes:
     return small.with_digest(body if mark else raw.rstrip().removesuffix(b"}").rstrip())
 
 
-class Several(Reader):
-    """Several files at once: a case holds all of them, separated by lines of zero bytes.
-
-    Files that a case leaves out are whole.
-    """
-
-    mark = b"\0\0\0\n"
-    paths: tuple[Path, ...]
-
-    def join(self) -> None:
-        """Set `seeds` to the files as they are."""
-        self.whole = [path.read_bytes() for path in self.paths]
-        self.seeds = [self.mark.join(self.whole)]
-
-    def case(self, random: Random) -> bytes:
-        parts = [*self.whole]
-        at = random.randrange(len(parts))
-        parts[at] = mutated(parts[at], random, parts)
-        return self.mark.join(parts)
-
-    def parts(self, raw: bytes) -> list[bytes]:
-        """The content that a case has for each file."""
-        parts = raw.split(self.mark)[: len(self.paths)]
-        return parts + self.whole[len(parts) :]
-
-    def place(self, raw: bytes) -> None:
-        for path, part in zip(self.paths, self.parts(raw), strict=True):
-            path.write_bytes(part)
-
-
-class Sheet(Reader):
-    """A sheet of paths."""
-
-    def prepare(self) -> None:
-        for i in range(3):
-            factories.save(self.folder / f"m{i}.npy", factories.stack((2, 2), seed=i))
-        self.file = self.folder / "sheet.tsv"
-        self.seeds = [
-            b"path\nm0.npy\nm1.npy\nm2.npy\n",
-            b"sample\tpath\tlabel\na\tm0.npy\t1\n\nb\tm1.npy\t\n",
-            b'\xef\xbb\xbfpath\tnote\r\n"m0.npy"\t"a ""b"" c"\r\nm1.npy\tNA\r\n',
-        ]
-        self.settings = factories.settings(input=str(self.file))
-
-    def read(self) -> Any:
-        return sources.stack_of(self.settings, self.folder / "input.npy")
-
-    def right(self, found: Any, raw: bytes) -> None:
-        names = [Path(source.path).name for source in found.sources]
-        assert set(names) <= {"m0.npy", "m1.npy", "m2.npy"}
-        assert found.matrices == len(names)
-        assert found.shape == (2, 2)
-
-
-class Config(Reader):
-    """A config file in YAML that overrides another one."""
-
-    most = 1500  # its parser is slow, in pure Python
-
-    def prepare(self) -> None:
-        self.file, self.other = self.folder / "mine.yaml", self.folder / "config.yaml"
-        whole = (factories.ROOT / "config.yaml").read_bytes()
-        self.other.write_bytes(b"input: a.npy\nreduce: {ranks: 3}\nsynthetic: {dim: 3}\n")
-        self.seeds = [
-            whole[: whole.index(b"dispatch:")],
-            b"input: a.npy\nshards: 3\nreduce: {ranks: 4, statistics: [sum, mean]}\n",
-            b'product: "mine.py:f"\nshard_bytes: 1.5 GB\nsynthetic:\n  dim: 7\n  seed: 0x10\n',
-            b"a: &a {dim: 3}\nsynthetic: *a\n",
-        ]
-
-    def read(self) -> Any:
-        try:
-            return config.load(config_file.read_files([self.other, self.file, self.file]))
-        except InputError as error:  # what is wrong with a key does not name the file
-            if str(error).startswith("config: "):
-                raise InputError(f"{self.file.name}: {error}") from error
-            raise
-
-    def right(self, found: Any, raw: bytes) -> None:
-        assert found.keep in ("products", "sum")
-        assert 1 <= found.shard_bytes < 10**40
-        assert found.shards == "auto" or found.shards >= 1
-
-
 class Runs(Reader):
     """``runs.tsv``: names of jobs, which become words of a command."""
 
@@ -344,51 +258,6 @@ class Runs(Reader):
             assert "\0" not in name
             assert not name.startswith("-")
             name.encode()
-
-
-SEEN = {
-    "seen": ({}, "receipt", "00000"), "begun": ({"running": 1}, "starts", "00001"),
-    "failed": ({"failed": 1}, "failure", "00001"), "summed": ({}, "summary", None),
-}  # fmt: skip
-"""By kind: shards that are not done, and the file of the run, which may be a shard's."""
-
-
-class Seen(Reader):
-    """A file of `SEEN`, as read by programs that show a run.
-
-    Every second case gets the right digest.
-    """
-
-    refuses = ()
-
-    def prepare(self) -> None:
-        roles, file, shard = SEEN[self.kind]
-        self.made = pretend.run(self.folder, shards=2, devices=1, **roles)
-        path = getattr(self.made.plan.results, file)
-        self.file = path(self.made.name(shard)) if shard else path
-
-    def place(self, raw: bytes) -> None:
-        super().place(_signed(raw) if len(raw) % 2 else raw)
-
-    def read(self) -> Any:
-        seen = self.made.look()
-        return seen, seen.verdict, metrics.text(seen)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        seen, told, text = found
-        assert list(seen.shards) == ["00000", "00001"]
-        assert all(one.state in status.STATES for one in seen.shards.values())
-        last = seen.shards["00001"]
-        assert self.kind != "failed" or last.state in (status.FAILED, status.WAITING)
-        assert last.failure is None or last.failure.reason.isprintable()
-        assert told.kind in metrics.VERDICTS
-        assert told.words.isprintable()
-        assert all(remark.isprintable() for remark in seen.remarks)
-        text.encode("utf-8", "replace")
-        for line in text.splitlines():
-            if not line.startswith(("# HELP ", "# TYPE ")):
-                assert line.startswith("shardwise_")
-                assert math.isfinite(float(line.rpartition(" ")[2])), line
 
 
 class Foreign(Reader):
@@ -458,10 +327,14 @@ class Safetensors(Foreign):
         return np.asarray(safetensors.numpy.load(self.file.read_bytes())["x"])
 
 
-class Zarr(Several, Foreign):
-    """Stores of version 2 and 3: the metadata and every chunk."""
+class Zarr(Foreign):
+    """Stores of version 2 and 3: a case holds all files, separated by lines of zero bytes.
+
+    Files that a case leaves out are whole.
+    """
 
     names = ("a.zarr",)
+    mark = b"\0\0\0\n"
 
     def prepare(self) -> None:
         self.version = 2 if self.kind == "zarr2" else 3
@@ -472,20 +345,28 @@ class Zarr(Several, Foreign):
             **({"shards": (3, 2, 2)} if self.version == 3 else {}),
         )  # fmt: skip
         made[:] = self.array
-        self.paths = tuple(
-            sorted(p for p in store.rglob("*") if p.is_file() and p.name != ".zattrs")
-        )
-        self.file = store / ("zarr.json" if self.version == 3 else ".zarray")
-        self.join()
+        self.paths = sorted(p for p in store.rglob("*") if p.is_file() and p.name != ".zattrs")
+        self.whole = [path.read_bytes() for path in self.paths]
+        self.seeds = [self.mark.join(self.whole)]
+
+    def case(self, random: Random) -> bytes:
+        parts = [*self.whole]
+        at = random.randrange(len(parts))
+        parts[at] = mutated(parts[at], random, parts)
+        return self.mark.join(parts)
+
+    def place(self, raw: bytes) -> None:
+        parts = raw.split(self.mark)[: len(self.paths)]
+        for path, part in zip(self.paths, parts + self.whole[len(parts) :], strict=True):
+            path.write_bytes(part)
 
     def library(self) -> np.ndarray:
         return np.asarray(zarr.open_array(self.input, mode="r", zarr_format=self.version)[:])
 
 
 READERS = {
-    "header": Header, "receipt": Receipt, "sheet": Sheet, "config": Config,
-    "runs": Runs, **dict.fromkeys(SEEN, Seen), "hdf5": Hdf5, "safetensors": Safetensors,
-    "zarr": Zarr, "zarr2": Zarr,
+    "header": Header, "receipt": Receipt, "runs": Runs, "hdf5": Hdf5,
+    "safetensors": Safetensors, "zarr": Zarr, "zarr2": Zarr,
 }  # fmt: skip
 
 

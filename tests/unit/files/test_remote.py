@@ -100,8 +100,6 @@ BUSY, FORBIDDEN = objects.status("503 Busy"), objects.status("403 Forbidden")
 CHANGED = (IntegrityError, "has changed while it was read")
 FAULTS = {
     "503 twice": lambda write: ([BUSY] * 2, None, ""),
-    "429": lambda write: ([objects.status("429 Too Many Requests")], None, ""),
-    "slow": lambda write: ([objects.slow], None, ""),
     "cut off": lambda write: ([None, objects.cut_off, objects.cut_off], None, ""),
     "503 for ever": lambda write: ([BUSY] * 99, TryAgain, "the server fails (503 Serv"),
     "cut off for ever": lambda write: (

@@ -18,7 +18,6 @@ from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan, planner
 from shardwise.records import ledger
-from shardwise.reduce import results
 from shardwise.work import array
 from shardwise.workflow import hooks
 
@@ -78,14 +77,6 @@ def test_a_link_in_place_of_a_file_is_replaced(tmp_path, victim, kind):
     link.symlink_to(victim)
     factories.computed(made)
     assert not link.is_symlink()
-
-
-def test_results_of_a_reduce_are_private_until_they_are_whole(tmp_path):
-    """As is any file; `test_commit.py` looks at the others."""
-    made = small(tmp_path)
-    made.results.root.mkdir(exist_ok=True)
-    files = results.ResultFiles(made.results, made.problem, 4, ["sum", "std"]).create()
-    assert {path.stat().st_mode & 0o777 for path in files.values()} == {0o600}
 
 
 def test_a_temporary_name_that_is_taken_is_not_opened(tmp_path, monkeypatch, victim):
@@ -175,9 +166,3 @@ def test_no_text_steers_the_terminal():
     assert errors.shown(text) == r"in/\x1b]0;x\x07\x9b2J\r\u202ea" + "\tb\nc é"
     record = logging.makeLogRecord({"msg": text})
     assert process.Shown("%(message)s").format(record) == errors.shown(text)
-    writers = {
-        path.name
-        for path in factories.SCRIPTS.rglob("*.py")
-        if "sys.stderr.write(" in path.read_text() and path.name != "errors.py"
-    }
-    assert writers <= {"doctor.py"}  # which says that a package is missing, perhaps ours
