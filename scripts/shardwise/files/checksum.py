@@ -35,8 +35,7 @@ class PieceChecksum:
 
     def __init__(self, total_bytes: int, row_bytes: int, piece_bytes: int) -> None:
         if min(row_bytes, piece_bytes) < 1:
-            sizes = f"row_bytes {row_bytes} and piece_bytes {piece_bytes}"
-            raise IntegrityError(f"a receipt says {sizes}; both must be 1 or more")
+            raise IntegrityError("row_bytes and piece_bytes of a receipt must be 1 or more")
         self.total_bytes, self.row_bytes, self.piece_bytes = total_bytes, row_bytes, piece_bytes
         self._in_row = -(-row_bytes // piece_bytes)
         rows, rest = divmod(total_bytes, row_bytes)

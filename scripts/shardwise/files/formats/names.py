@@ -7,13 +7,12 @@ from shardwise.errors import InputError
 ZARR = (".zarr",)
 ZARR_METADATA = ("zarr.json", ".zarray")  # of version 3 and 2: this file stands for the array
 
-# HDF5 has other suffixes in some fields, such as netCDF-4, MATLAB 7.3, CXI and NWB.
 FORMATS = {
     "hdf5": (".h5", ".hdf5", ".he5", ".nxs", ".cxi", ".nc", ".mat", ".hdf", ".nwb"),
     "safetensors": (".safetensors",),
     "zarr_store": ZARR_METADATA,
 }
-"""The suffixes of each format, by its module in this folder; a new one takes both."""
+"""Suffixes by the module of a format; HDF5 has others in some fields, such as MATLAB 7.3."""
 
 _SUFFIXES = "|".join(end[1:] for end in (*FORMATS["hdf5"], *FORMATS["safetensors"], *ZARR))
 _NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))/*(?::(.*))?", re.IGNORECASE | re.DOTALL)
