@@ -25,13 +25,10 @@ import safetensors.numpy
 import zarr
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
-from shardwise.files.paths import Results
 from shardwise.plan import sources
 from shardwise.plan.plan import Plan
 from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
-from shardwise.work import schedulers
-from shardwise.workflow import earlier_runs
 
 from tests import factories
 from tests.hostile.mutate import MOST_BYTES, mutated
@@ -239,27 +236,6 @@ def _signed(raw: bytes) -> bytes:
     return small.with_digest(body if mark else raw.rstrip().removesuffix(b"}").rstrip())
 
 
-class Runs(Reader):
-    """``runs.tsv``: names of jobs, which become words of a command."""
-
-    refuses = ()
-
-    def prepare(self) -> None:
-        self.results = Results(self.folder)
-        self.file = self.results.runs
-        schedulers.remember(self.results, "slurm", "8c7e9b1e-0c50-4c4e-8d5e-3c1a2b3c4d5e")
-        schedulers.remember(self.results, "uge", "3f2a1b")
-
-    def read(self) -> Any:
-        return earlier_runs.noted_names(self.file)
-
-    def right(self, found: Any, raw: bytes) -> None:
-        for name in set().union(*found.values()):
-            assert "\0" not in name
-            assert not name.startswith("-")
-            name.encode()
-
-
 class Foreign(Reader):
     """Arrays of another format: what its library refuses or reads otherwise is never accepted."""
 
@@ -365,8 +341,8 @@ class Zarr(Foreign):
 
 
 READERS = {
-    "header": Header, "receipt": Receipt, "runs": Runs, "hdf5": Hdf5,
-    "safetensors": Safetensors, "zarr": Zarr, "zarr2": Zarr,
+    "header": Header, "receipt": Receipt, "hdf5": Hdf5, "safetensors": Safetensors, "zarr": Zarr,
+    "zarr2": Zarr,
 }  # fmt: skip
 
 

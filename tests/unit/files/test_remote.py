@@ -192,10 +192,7 @@ def test_refusals(store, tmp_path, url, over, words):
         assert "us:er" not in told
 
 
-def test_folders_and_sheets_that_name_no_stack(store, tmp_path):
-    """A folder that is not there, or holds nothing to read; matrices that would count twice."""
+def test_folders_that_name_no_stack(store, tmp_path):
+    """A folder that is not there, or holds nothing to read."""
     assert "(404 Not Found)" in refusal(planned, tmp_path, "s3://nowhere/")
     assert "no .zarr store, but nothing" in refusal(planned, tmp_path, "s3://bucket/none/")
-    rows = tmp_path / "sheet.tsv"
-    rows.write_text("path\ns3://bucket/a.npy\ns3://bucket/a.npy\n")
-    assert "s3://bucket/a.npy are the same file" in refusal(planned, tmp_path, rows)
