@@ -274,7 +274,8 @@ def expect(plan: Plan, digest: str, expected: str | None) -> None:
     """Refuse a plan, by a digest of it or of a part, for which this job was not started."""
     if expected not in (None, digest):
         raise IntegrityError(
-            f"{plan.results.plan} is not the plan of this run any more; start the run again"
+            f"{plan.results.plan} is not the plan of this run: another command has replaced it; "
+            "start the run again"
         )
 
 
