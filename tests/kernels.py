@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 from shardwise.numerics import freivalds, gemm
-from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
@@ -61,4 +60,4 @@ def checker(
     xp: Any, product: str, left: Any, right: Any, compute: str, seed: int = SEED, group: int = 2
 ) -> freivalds.Checker:
     """The check of these products in groups; a group of two leaves one of three matrices over."""
-    return freivalds.Checker(xp, CheckSpec(problem_of(product, left, right), compute, seed, group))
+    return freivalds.checker(xp, problem_of(product, left, right), compute, seed, group)

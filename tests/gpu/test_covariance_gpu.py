@@ -6,7 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from shardwise.numerics import freivalds
-from shardwise.numerics.tolerances import CheckSpec
 from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
@@ -119,7 +118,7 @@ def test_a_wrong_sum_of_a_column_is_found(xp, dtype):
         [factories.REFERENCES["A.H @ A"](left), left.sum(axis=1, keepdims=True)], axis=1
     ).astype("int64" if "int" in dtype else dtype)
     problem = Problem(3, (6, 5), "A.H @ A", dtype, covariance=True)
-    checker = freivalds.Checker(xp, CheckSpec(problem, dtype, 0, 2))
+    checker = freivalds.checker(xp, problem, dtype, 0, 2)
     block, good = xp.asarray(left), xp.asarray(product)
     assert (to_host(xp, checker.check(block, None, good)) <= 1).all()
     product[1, -1, 2] += 1

@@ -16,7 +16,7 @@ from shardwise.multiply.cuda import Cuda
 from shardwise.multiply.host import Host
 from shardwise.numerics import canary, end_to_end, freivalds
 from shardwise.numerics.gemm import kernel
-from shardwise.numerics.tolerances import VECTORS, CheckSpec
+from shardwise.numerics.tolerances import VECTORS
 from shardwise.numerics.tree import reals
 from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
@@ -132,8 +132,7 @@ class Multiplication(Operation):
         problem, group = self._problem, memory.proof_matrices(self._problem, matrices)
         if self._offset is not None:
             self._centred = self._xp.zeros((matrices, *problem.left), problem.dtype)
-        spec = CheckSpec(problem, self.compute, self._seed, group)
-        self._checker = freivalds.Checker(self._xp, spec)
+        self._checker = freivalds.checker(self._xp, problem, self.compute, self._seed, group)
         self.bound = self._checker.bound
 
     def try_arithmetic(self, left: Any, right: Any, out: Any) -> None:

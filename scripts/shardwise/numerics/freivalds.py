@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwise.numerics import tree
-from shardwise.numerics.tolerances import VECTORS, CheckSpec
+from shardwise.numerics.end_to_end import weights
+from shardwise.numerics.tolerances import CLOSER_LOOK, VECTORS, product_tolerance, vectors
+from shardwise.plan.problem import Problem
+from shardwise.processes import threads
 
 
 class Step(NamedTuple):
@@ -26,6 +28,15 @@ class Step(NamedTuple):
 Steps = list[Step]
 
 
+def checker(xp: Any, problem: Problem, compute: str, seed: int, group: int) -> "Checker":
+    """The check of products that were accumulated in ``compute``: a dtype, ``tf32`` or ``tf32x3``.
+
+    A call with more than ``group`` matrices checks them group by group.
+    """
+    kind = _Whole if "int" in problem.dtype else _Host if xp is np else _Device
+    return kind(xp, problem, compute, seed, group)
+
+
 class Checker:
     """Checks stacks of products of one kind, with the same vectors and scratch memory every time.
 
@@ -34,17 +45,19 @@ class Checker:
     `end_to_end.add_up`: a column for each product.
     """
 
-    def __init__(self, xp: Any, spec: CheckSpec) -> None:
-        self._xp = xp
-        # The right factor meets the vectors first.
-        self._operands = spec.problem.operands[::-1]
-        self._group = spec.group
-        self.bound = spec.bound
-        self.forms: Any = None
-        self._dtype = "int64" if spec.integer else "float64"
-        self._parts = 2 if spec.integer else 5 if "complex" in spec.problem.dtype else 3
-        real: Any = _Host if xp is np else _Device
-        self._engine: Any = _Whole(xp, spec) if spec.integer else real(xp, spec)
+    bound = (0.0, 0.0)
+    forms: Any = None
+    _close: Any = None  # the tolerance of an element of a row that is computed again
+
+    def __init__(self, xp: Any, problem: Problem, compute: str, seed: int, group: int) -> None:
+        (_, k), (m, p), dtype = problem.factor_shapes[0], problem.product_shape, problem.dtype
+        self._xp, self._problem, self._group = xp, problem, group
+        self._whole, self._parts = "int" in dtype, 2 if "complex" in dtype else 1
+        self._vectors, self._weights = vectors(seed, p, self._whole), weights("l", m, self._whole)
+        if not self._whole:
+            self.bound = product_tolerance(k, p, dtype, compute)
+        if dtype in CLOSER_LOOK:
+            self._close = product_tolerance(k, 1, dtype, compute)
 
     def check(self, left: Any, right: Any, product: Any) -> Any:
         """How far each product is from that of its factors, in units of the tolerance: ``(n,)``.
@@ -56,165 +69,156 @@ class Checker:
         """
         one = right is not None and right.ndim == 2
         stacks = {"A": left, "B": right[np.newaxis] if one else right}
-        steps = [Step(stacks[name], *how) for name, *how in self._operands]
+        # The right factor meets the vectors first.
+        steps = [Step(stacks[name], *how) for name, *how in self._problem.operands[::-1]]
         n = len(product)
-        ratio, self.forms = self._xp.zeros(n), self._xp.empty((self._parts, n), self._dtype)
+        ratio = self._xp.zeros(n)
+        rows, dtype = (2, "int64") if self._whole else (2 * self._parts + 1, "float64")
+        self.forms = self._xp.empty((rows, n), dtype)
         for low in range(0, n, self._group):
             of = slice(low, low + self._group)
             part = [Step(s if len(s) == 1 else s[of], *how) for s, *how in steps]
-            self._engine.check(part, product[of], ratio[of], self.forms[:, of])
+            self._check(part, product[of], ratio[of], self.forms[:, of])
         return ratio
 
+    def _check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
+        """Write the ratios and the forms of some products."""
+        raise NotImplementedError
 
-class _Whole:
+
+class _Whole(Checker):
     """Integers: exact modulo 2⁶⁴, without any tolerance."""
 
-    def __init__(self, xp: Any, spec: CheckSpec) -> None:
-        self._xp = xp
-        self._signs, self._left = (xp.asarray(x) for x in (spec.signs, spec.left_weights))
-        self._column_sums = spec.problem.covariance
+    def __init__(self, xp: Any, problem: Problem, compute: str, seed: int, group: int) -> None:
+        super().__init__(xp, problem, compute, seed, group)
+        self._vectors, self._weights = xp.asarray(self._vectors), xp.asarray(self._weights)
 
-    def check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
-        expected, actual = self._signs, product @ self._signs
+    def _check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
+        expected, actual = self._vectors, product @ self._vectors
         for stack, turned, _ in steps:
             inner = expected
             expected = (stack.transpose(0, 2, 1) if turned else stack) @ expected
-        if self._column_sums:
+        if self._problem.covariance:
             below = inner.sum(axis=1, keepdims=True)
             expected = self._xp.concatenate([expected, below], axis=1)
         ratio[(actual != expected).any(axis=(1, 2))] = np.inf
         for row, vector in zip(forms, (actual, expected), strict=True):
-            row[:] = (vector[..., -1] * self._left).sum(axis=-1)
+            row[:] = (vector[..., -1] * self._weights).sum(axis=-1)
 
 
-class _Host:
-    """Floating point on NumPy; vectors are rows of ``(n, vectors, length)``."""
+class _Host(Checker):
+    """Floating point on NumPy: BLAS multiplies copies in double precision, a few at a time."""
 
-    def __init__(self, xp: Any, spec: CheckSpec) -> None:
-        dtype = np.dtype(spec.problem.dtype)
-        self._complex = dtype.kind == "c"
-        self._wide = np.dtype("complex128" if self._complex else "float64")
-        self._signs = spec.signs.T.astype(self._wide, "C")[np.newaxis]
-        self._ones, self._left = np.ones((1, len(spec.signs))), spec.left_weights
-        self._relative, self._absolute = spec.bound
-        self._close: Any = spec.close
-        self._column_sums = spec.problem.covariance
+    _NUMBERS = 2**17  # of a copy, which stays in a core's cache
 
-    def check(self, steps: Steps, product: Any, ratio: np.ndarray, forms: np.ndarray) -> None:
-        with np.errstate(all="ignore"):
-            expected, size = self._signs, self._ones
+    def __init__(self, xp: Any, problem: Problem, compute: str, seed: int, group: int) -> None:
+        super().__init__(xp, problem, compute, seed, group)
+        self._wide = "complex128" if self._parts == 2 else "float64"
+        self._signs = self._vectors.T[np.newaxis].astype(self._wide)
+        self._single_threaded_blas = threads.single_threaded_blas()
+
+    def _check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
+        with np.errstate(all="ignore"), self._single_threaded_blas():
+            expected, size = self._signs, np.ones((1, self._signs.shape[2]))
             for step in steps:
                 inner, expected, size = (expected, size), *self._times(step, expected, size)
-            if self._column_sums:
+            if self._problem.covariance:
                 expected, size = (
                     np.concatenate([of, ones_times.sum(axis=-1, keepdims=True)], axis=-1)
                     for of, ones_times in zip((expected, size), inner, strict=True)
                 )
-            actual, _ = self._times(Step(product, False, False), self._signs, self._ones)
-            bound = self._relative * size + self._absolute
+            actual, _ = self._times(Step(product, False, False), self._signs, None)
+            relative, absolute = self.bound
+            bound = relative * size + absolute
             bound[~np.isfinite(bound)] = np.nan  # an infinite bound would prove nothing
-            rows = self._moduli(actual - expected).max(axis=1) / bound
+            rows = _moduli(actual - expected).max(axis=1) / bound
             ratio[:] = rows.max(axis=1)
             if self._close:
                 i, row = np.unravel_index(np.argmax(rows), rows.shape)  # NaN is the largest
                 ratio[i] = np.maximum(ratio[i], self._closer_look(steps, product, int(i), int(row)))
-            pair = [(x[:, -1] * self._left).sum(axis=1, keepdims=True) for x in (actual, expected)]
+            pair = [
+                (x[:, -1] * self._weights).sum(axis=1, keepdims=True) for x in (actual, expected)
+            ]
             forms[:-1] = np.concatenate([x.view("float64") for x in pair], axis=1).T
-            forms[-1] = (size * np.abs(self._left)).sum(axis=1)
+            forms[-1] = (size * np.abs(self._weights)).sum(axis=1)
 
     def _closer_look(self, steps: Steps, product: Any, i: int, row: int) -> float:
         """How far the elements of one row of product i are off, in units of their tolerance."""
         (first, turned, conjugated), (second, across, conjugate) = steps
-        if self._column_sums and row == product.shape[1] - 1:
+        if self._problem.covariance and row == product.shape[1] - 1:
             a = np.ones(second.shape[1], self._wide)
         else:
             a = (second[i, :, row] if across else second[i, row]).astype(self._wide)
         a = a.conj() if conjugate else a
-        size = self._moduli(a)[np.newaxis]
-        b = first if len(first) == 1 else first[i : i + 1]
-        step = Step(b, not turned, conjugated)
-        expected, size = self._times(step, np.tile(a, (1, 4, 1)), size)
-        gap = self._moduli(product[i, row].astype(self._wide) - expected[0, 0])
+        step = Step(first if len(first) == 1 else first[i : i + 1], not turned, conjugated)
+        expected, size = self._times(step, a[np.newaxis, np.newaxis], _moduli(a)[np.newaxis])
+        gap = _moduli(product[i, row].astype(self._wide) - expected[0, 0])
         relative, absolute = self._close
         return float((gap / (relative * size[0] + absolute)).max())
 
-    def _moduli(self, numbers: np.ndarray) -> Any:
-        """``|re| + |im|``."""
-        if self._complex:
-            return np.abs(numbers.real) + np.abs(numbers.imag)
-        return np.abs(numbers)
+    def _times(self, step: Step, v: np.ndarray, size: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Products of a stack with vectors, and of its moduli with ``size`` unless that is None.
 
-    def _times(self, step: Step, v: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Products of a stack with vectors, and of its moduli with ``size``."""
-        stack, transposed, conjugated = step
-        if conjugated:  # conjugates vectors and products instead: the matrices are larger
-            product, moduli = self._times(Step(stack, transposed, False), v.conj(), size)
-            return product.conj(), moduli
-        if not self._complex:
-            return _times(stack, transposed, v, size)
-        # A complex row is read as twice as many real numbers: re, im, re, im, …
-        reals, half = stack.view(stack.real.dtype), v.shape[1]
-        if transposed:
-            parts = np.concatenate([v.real, v.imag], axis=1)
-            product, moduli = _times(reals, True, parts, size)
-            product, moduli = product.view(self._wide), moduli.reshape(*moduli.shape[:1], -1, 2)
-            moduli = moduli.sum(axis=-1)
-        else:
-            parts = np.concatenate([v.conj(), 1j * v.conj()], axis=1).view("float64")
-            size = np.repeat(size, 2, axis=1)
-            product, moduli = _times(reals, False, parts, size)
-        return product[:, :half] + 1j * product[:, half:], moduli
+        Vectors are rows of ``(n or 1, vectors, length)``, ``size`` is ``(n or 1, length)``.
+        """
+        stack, turned, conjugated = step
+        n, rows, cols = stack.shape
+        length = cols if turned else rows
+        products, moduli = np.zeros((n, v.shape[1], length), self._wide), np.zeros((n, 1, length))
+        count = max(1, self._NUMBERS // (rows * cols))  # matrices, or rows of one, at a time
+        few = max(1, min(rows, self._NUMBERS // cols))
 
+        def multiply(low: int, high: int) -> None:
+            for of in (slice(i * count, (i + 1) * count) for i in range(low, high)):
+                own = of if len(v) > 1 else slice(None)
+                for some in (slice(row, row + few) for row in range(0, rows, few)):
+                    wide = stack[of, some].astype(self._wide, copy=False)
+                    wide = wide.conj() if conjugated else wide
+                    given, into = (some, slice(None)) if turned else (slice(None), some)
+                    wide = wide if turned else wide.swapaxes(1, 2)
+                    products[of, :, into] += v[own, :, given] @ wide
+                    if size is not None:
+                        moduli[of, :, into] += size[own, np.newaxis, given] @ _moduli(wide)
 
-def _times(
-    stack: np.ndarray, transposed: bool, vectors: np.ndarray, size: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same as `loops.times`, whose compiled loops are faster for large stacks only."""
-    if stack.nbytes >= tree.COMPILED_BYTES:
-        from shardwise.numerics import loops  # only here: loading numba takes most of a second
-
-        return loops.times(stack, transposed, vectors, size)
-    wide = stack.astype("float64") if transposed else stack.astype("float64").swapaxes(1, 2)
-    return vectors @ wide, (size[:, np.newaxis] @ np.abs(wide))[:, 0]
+        threads.split(-(-n // count), multiply)
+        return products, moduli[:, 0]
 
 
-class _Device:
-    """Floating point on a GPU, by the kernels of ``numerics/freivalds.cu``.
+def _moduli(numbers: np.ndarray) -> Any:
+    """``|re| + |im|``."""
+    moduli = np.abs(numbers.real)
+    return moduli + np.abs(numbers.imag) if numbers.dtype.kind == "c" else moduli
 
-    No call waits for the device.
-    """
+
+class _Device(Checker):
+    """Floating point on a GPU, by the kernels of freivalds.cu. No call waits for the device."""
 
     _BLOCK = 256  # threads of a block, as in freivalds.cu
 
-    def __init__(self, xp: Any, spec: CheckSpec) -> None:
-        self._xp, dtype, group = xp, spec.problem.dtype, spec.group
-        self._relative, self._absolute = spec.bound
-        self._close: Any = spec.close
-        self._column_sums = spec.problem.covariance
-        left, signs = spec.left_weights, spec.signs
+    def __init__(self, xp: Any, problem: Problem, compute: str, seed: int, group: int) -> None:
+        super().__init__(xp, problem, compute, seed, group)
         source = Path(__file__).with_name("freivalds.cu").read_text()
-        kernels = xp.RawModule(code=source, options=("-std=c++17", f"-D{dtype.upper()}"))
+        kernels = xp.RawModule(code=source, options=("-std=c++17", f"-D{problem.dtype.upper()}"))
         names = "rows_times", "columns_times", "take_row", "compare", "compare_row"
         self._kernels = {name: kernels.get_function(name) for name in names}
         # How many threads run at once, given the registers that these kernels use.
         attributes = xp.cuda.Device().attributes
         self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
-        self._parts = 2 if "complex" in dtype else 1
-        self._planes = VECTORS * self._parts + 1
+        planes, (m, p) = VECTORS * self._parts + 1, problem.product_shape
         # Kernels read pairs, so lengths are rounded up to even, and the padding stays 0.
-        planes = np.zeros((1, self._planes, len(signs) + len(signs) % 2))
-        planes[0, :VECTORS, : len(signs)], planes[0, -1, : len(signs)] = signs.T, 1
-        self._signs = xp.asarray(planes)
-        lengths = [n + n % 2 for n in (spec.problem.factor_shapes[0][1], len(left))]
-        self._products = [xp.zeros((group, self._planes, n)) for n in lengths]
+        signs = np.zeros((1, planes, p + p % 2))
+        signs[0, :VECTORS, :p], signs[0, -1, :p] = self._vectors.T, 1
+        self._signs = xp.asarray(signs)
+        lengths = [n + n % 2 for n in (problem.factor_shapes[0][1], m)]
+        self._products = [xp.zeros((group, planes, n)) for n in lengths]
         self._own = xp.zeros((group, self._parts, lengths[1]))  # C r of the last vector
         padded = np.zeros((2, lengths[1]))
-        padded[:, : len(left)] = left, np.abs(left)
-        self._left, self._rows = xp.asarray(padded), len(left)
+        padded[:, :m] = self._weights, np.abs(self._weights)
+        self._left = xp.asarray(padded)
         # For the closer look: a row of A times B; and the numbers of that matrix and row.
         self._row, self._where = xp.zeros_like(self._signs), xp.zeros(2, xp.int64)
 
-    def check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
+    def _check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
         spots: Any = self._xp.zeros(len(product), "uint64") if self._close else 0
         v = self._product(steps)
         size, blocks = self._teams(product)
@@ -222,9 +226,13 @@ class _Device:
             "compare",
             blocks,
             *(product, *product.shape, self._signs, self._signs.shape[2], v, v.shape[2]),
-            *(self._relative, self._absolute, np.int32(size), ratio, self._own, spots),
+            *(*self.bound, np.int32(size), ratio, self._own, spots),
         )
-        self._write_forms(v, forms)
+        # From the planes of A (B r), and from the C r that `compare` left.
+        n, parts, (left, moduli) = len(product), self._parts, self._left
+        forms[:parts] = self._own[:n].dot(left).T
+        forms[parts:-1] = v[:, VECTORS - 1 : -1 : VECTORS].dot(left).T
+        forms[-1] = v[:, -1].dot(moduli)
         if self._close:
             self._closer_look(steps, product, ratio, spots.max())
 
@@ -237,7 +245,7 @@ class _Device:
         self._launch(
             "take_row",
             -(-inner // self._BLOCK),
-            *(second, inner, np.int32(across), rows, rows - self._column_sums, spot),
+            *(second, inner, np.int32(across), rows, rows - self._problem.covariance, spot),
             *(a, a.shape[2], self._where),
         )
         if conjugate:
@@ -251,24 +259,17 @@ class _Device:
             *(self._where, ratio),
         )
 
-    def _write_forms(self, v: Any, forms: Any) -> None:
-        """Compute the forms from the planes of A (B r), and from the C r that `compare` left."""
-        n, parts, (left, moduli) = forms.shape[1], self._parts, self._left
-        forms[:parts] = self._own[:n].dot(left).T
-        forms[parts:-1] = v[:, VECTORS - 1 : -1 : VECTORS].dot(left).T
-        forms[-1] = v[:, -1].dot(moduli)
-
     def _product(self, steps: Steps) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""
         v = below = self._signs
         for step, scratch in zip(steps, self._products, strict=True):
-            if self._column_sums and v is not self._signs:
+            if self._problem.covariance and v is not self._signs:
                 below = v.sum(axis=2)  # now: a conjugated step conjugates v in place
             product = scratch[: len(step.stack)]
             self._times(step, v, product)
             v = product
-        if self._column_sums:
-            v[:, :, self._rows - 1] = below
+        if self._problem.covariance:
+            v[:, :, self._problem.product_shape[0] - 1] = below
         return v
 
     def _times(self, step: Step, v: Any, product: Any, where: Any = 0) -> None:

@@ -1,4 +1,4 @@
-"""What a Freivalds check needs to know: its products, random vectors and bounds on rounding.
+"""Random vectors of a Freivalds check, and bounds on rounding.
 
 docs/internals/proofs.md derives the bounds, and names their sources.
 """
@@ -6,7 +6,6 @@ docs/internals/proofs.md derives the bounds, and names their sources.
 import numpy as np
 
 from shardwise.numerics.end_to_end import weights
-from shardwise.plan.problem import Problem
 
 VECTORS = 4
 """Vectors that check a product. All but the last are random ±1 (or int64), and each misses a wrong
@@ -82,25 +81,3 @@ def _split_bound(k: int, parts: int) -> float:
 CLOSER_LOOK = ("float16", "float32", "complex64")
 """Stored dtypes for which one row of each group of products is computed again. In double precision
 errors below the tolerance are too small to matter, and integers have no tolerance."""
-
-
-class CheckSpec:
-    """Which products are checked, and how.
-
-    ``compute`` is the arithmetic in which products were accumulated: a dtype, ``tf32`` or
-    ``tf32x3``. A call with more than ``group`` matrices checks them group by group.
-    """
-
-    def __init__(self, problem: Problem, compute: str, seed: int, group: int) -> None:
-        self.problem, self.group = problem, group
-        (_, k), (m, p), dtype = problem.factor_shapes[0], problem.product_shape, problem.dtype
-        self.integer = "int" in dtype  # then the check is exact
-        self.signs = vectors(seed, p, self.integer)
-        self.left_weights = weights("l", m, self.integer)  # of rows, in the end-to-end proof
-        self.bound = 0.0, 0.0  # relative and absolute `product_tolerance`
-        self.close: tuple[float, float] | None = None  # that of an element of a row computed again
-        if self.integer:
-            return
-        self.bound = product_tolerance(k, p, dtype, compute)
-        if dtype in CLOSER_LOOK:
-            self.close = product_tolerance(k, 1, dtype, compute)

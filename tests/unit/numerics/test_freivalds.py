@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise.numerics import end_to_end, loops
+from shardwise.numerics import end_to_end, freivalds
 from shardwise.plan.problem import takes_b
 from shardwise.records import witness
 
@@ -27,21 +27,22 @@ def test_a_factor_that_is_not_as_it_is_written_is_found(product, dtype):
         assert (found <= 1).all() if other == product else (found > 1).all(), other
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (7, 600), (600, 7)])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_loops_multiply_as_numpy_does(dtype, shape, transposed):
-    """Each element counts, also in a last row without a pair and in columns past one tile."""
-    stack = noise((3, *shape), dtype)
-    wide = stack.astype("float64")
-    if transposed:
-        wide = wide.swapaxes(1, 2)
-    v, size = noise((3, 4, wide.shape[2]), seed=1), np.abs(noise((3, wide.shape[2]), seed=2))
-    found, moduli = loops.times(stack, transposed, v, size)
-    np.testing.assert_allclose(found.swapaxes(1, 2), wide @ v.swapaxes(1, 2), atol=1e-11)
-    assert stack.flags.writeable
-    sums = np.abs(wide) @ size[..., np.newaxis]
-    np.testing.assert_allclose(moduli, sums[..., 0], rtol=1e-12)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("product", ["A.T @ B", "A @ B"])
+@pytest.mark.parametrize("shape", [(3, 5), (7, 600), (600, 7)])
+def test_matrices_are_copied_whole_or_some_rows_at_a_time(monkeypatch, product, shape, dtype):
+    """Each element counts: a wrong one shows wherever it is."""
+    monkeypatch.setattr(freivalds._Host, "_NUMBERS", 1000)
+    left, (rows, columns) = noise((4, *shape), dtype), shape
+    right = noise((4, rows if product == "A.T @ B" else columns, 11), dtype, 1)
+    check, result = (
+        checker(np, product, left, right, dtype, group=4),
+        REFERENCES[product](left, right),
+    )
+    assert (check.check(left, right, result) <= 1).all()
+    wrong = left.copy()
+    wrong[np.arange(4), [0, rows - 1, 0, rows - 1], [0, 0, columns - 1, columns - 1]] += 1
+    assert (check.check(wrong, right, result) > 1).all()
 
 
 @settings(max_examples=150)
