@@ -14,8 +14,7 @@ from shardwise.errors import BadMatrix
 from shardwise.multiply import blame
 from shardwise.multiply.cuda import Cuda
 from shardwise.multiply.host import Host
-from shardwise.numerics import canary, end_to_end, freivalds
-from shardwise.numerics.gemm import kernel
+from shardwise.numerics import end_to_end, freivalds, gemm
 from shardwise.numerics.tolerances import VECTORS
 from shardwise.numerics.tree import reals
 from shardwise.plan import memory, user_function
@@ -121,7 +120,7 @@ class Multiplication(Operation):
         self._seed = int.from_bytes(os.urandom(6))
         if plan.settings.verify:
             self.proof = {"method": "freivalds", "vectors": VECTORS, "seed": self._seed}
-        self._kernel = kernel(machine.xp, plan.problem, plan.settings.precision)
+        self._kernel = gemm.kernel(machine.xp, plan.problem, plan.settings.precision)
         self.compute = self._kernel.compute
         self._offset: Any = None
         if plan.offset is not None:
@@ -147,7 +146,7 @@ class Multiplication(Operation):
             return out[:count]
 
         with self._machine.work():
-            canary.check(multiply, factors, self.compute)
+            gemm.check_precision(multiply, factors, self.compute)
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
         count, product = report.count, out[: report.count]

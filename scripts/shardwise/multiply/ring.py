@@ -57,7 +57,7 @@ class Ring:
 
     InputError if even the smallest ring does not fit the memory, DeviceFailed or TryAgain if it
     does not fit what is free; IntegrityError if the device multiplies in a lower precision than was
-    asked for (canary.py).
+    asked for (gemm.py).
     """
 
     def __init__(self, machine: Machine, plan: Plan, shard: Shard, most: int | None = None) -> None:

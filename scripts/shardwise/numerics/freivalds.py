@@ -177,8 +177,11 @@ class _Host(Checker):
                     given, into = (some, slice(None)) if turned else (slice(None), some)
                     wide = wide if turned else wide.swapaxes(1, 2)
                     products[of, :, into] += v[own, :, given] @ wide
-                    if size is not None:
-                        moduli[of, :, into] += size[own, np.newaxis, given] @ _moduli(wide)
+                    if size is None:
+                        continue
+                    # Apart, as the sum of two large parts might overflow.
+                    for numbers in (wide.real, wide.imag) if self._parts == 2 else (wide,):
+                        moduli[of, :, into] += size[own, np.newaxis, given] @ np.abs(numbers)
 
         threads.split(-(-n // count), multiply)
         return products, moduli[:, 0]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.errors import IntegrityError
 from shardwise.numerics.tolerances import split_chunk
 from shardwise.numerics.tree import sums_of_columns
 from shardwise.plan import memory
@@ -116,38 +117,36 @@ class MatmulKernel:
 
     def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
         """Write the first ``count`` products of a batch to ``out``; see `CublasKernel.multiply`."""
+        call = partial(self._multiply, block, other, out)
         if self._xp is not np:
-            self._one_by_one(block, other, out, 0, count)
+            call(0, count)
             return
         wide = self.compute != self._problem.dtype
-        call = self._one_by_one if wide else self._stacked
-        most = memory.widened_matrices(self._problem) if wide else count
         with self._single_threaded_blas():
-            threads.split(count, partial(call, block, other, out), most)
+            threads.split(count, call, memory.widened_matrices(self._problem) if wide else count)
 
-    def _one_by_one(self, block: Any, other: Any, out: Any, low: int, high: int) -> None:
-        """Products ``low`` to ``high``; widened copies of all would double the memory."""
-        for i in range(low, high):
-            b = other[i] if other is not None and other.ndim == 3 else other
-            left, right = factors(self._problem, self._wide(block[i]), self._wide(b))
-            out[i, : len(left)] = left @ right
-            if self._problem.covariance:
-                out[i, -1] = self._xp.ones(len(right), self.compute) @ right
+    def _multiply(self, block: Any, other: Any, out: Any, low: int, high: int) -> None:
+        """Products ``low`` to ``high``; of a matrix times its transpose NumPy computes half.
 
-    def _stacked(self, block: Any, other: Any, out: Any, low: int, high: int) -> None:
-        """Products ``low`` to ``high``; of a matrix times its transpose NumPy computes half."""
-        conjugated = [factor.conjugated for factor in self._problem.operands]
-        most = max(1, memory.CONJUGATED_BYTES // self._problem.matrix_bytes)
-        step = most if any(conjugated) else max(1, high - low)
-        for first in range(low, high, step):
-            part = slice(first, min(first + step, high))
-            b = other[part] if other is not None and other.ndim == 3 else other
-            left, right = factors(self._problem, block[part], b)
+        Those of copies, widened or conjugated, are computed one by one or a few at a time, as
+        copies of all would double the memory.
+        """
+        problem, conjugated = self._problem, [each.conjugated for each in self._problem.operands]
+        few = memory.CONJUGATED_BYTES // problem.matrix_bytes if any(conjugated) else high - low
+        single = self.compute != problem.dtype or self._xp is not np
+        for first in range(low, high, 1 if single else max(1, few)):
+            part = first if single else slice(first, min(first + max(1, few), high))
+            own = other[part] if other is not None and other.ndim == 3 else other
+            left, right = factors(problem, self._wide(block[part]), self._wide(own))
             left = left.conj() if conjugated[0] else left
             right = right.conj() if conjugated[1] else right
-            np.matmul(left, right, out=out[part, : left.shape[-2]])
-            if self._problem.covariance:
-                np.matmul(np.ones(right.shape[-2], self.compute), right, out=out[part, -1])
+            products = out[part][..., : left.shape[-2], :]
+            if single:
+                products[...] = left @ right
+            else:
+                np.matmul(left, right, out=products)
+            if problem.covariance:
+                out[part][..., -1, :] = self._xp.ones(right.shape[-2], self.compute) @ right
 
     def _wide(self, matrix: Any) -> Any:
         return matrix if matrix is None else matrix.astype(self.compute, copy=False)
@@ -331,3 +330,46 @@ def _operand(stack: Any, conjugated: bool) -> tuple[Any, int, int]:
     transposed = conjugated or (stack.strides[-1] != item and stack.shape[-1] > 1)
     stored = stack.swapaxes(-1, -2) if transposed else stack
     return stored, int(transposed) + conjugated, max(stored.strides[-2] // item, stored.shape[-1])
+
+
+def check_precision(multiply: Callable[[], Any], factors: list[Any], compute: str) -> None:
+    """Raise IntegrityError if products have a lower precision than ``compute``.
+
+    A library may compute with fewer digits than requested: cuBLAS has switches that turn float32
+    into tf32. In large matrices that error is below the tolerance of the proof. So before its first
+    batch a device multiplies matrices with c = 1 + ε on the diagonal and 0 elsewhere. The product
+    must have exactly c² there, rounded to its dtype. It has 1 if ε is lost, and 1 + ε if tf32x3
+    loses one of its three products. (A gross error is not one of precision, as even bfloat16 has 8
+    bits: the proof of the first batch finds it, and blames the device.)
+
+    This waits for the device. ``multiply`` multiplies the current contents of the factors and
+    returns the products ``(n, m, p)``. The factors are C-contiguous stacks, or one matrix for all;
+    they are overwritten.
+    """
+    dtype = factors[0].dtype
+    number = 1.0 + (2.0**-10 if compute == "tf32" else float(np.finfo(dtype).eps))
+    for factor in factors:
+        factor.fill(0)
+        _diagonal(factor)[...] = number
+    products = multiply()
+    length = min(size for stack in [*factors, products] for size in stack.shape[-2:])
+    expected = products.dtype.type(number**2).item()
+    squares = _diagonal(products)[..., :length].copy().ravel()
+    squares = squares.get() if hasattr(squares, "get") else squares
+    wrong = (squares != expected) & (abs(squares - expected) < 2.0**-6)
+    if not wrong.any():
+        return
+    square = squares[int(wrong.argmax())].item()
+    cure = "" if compute not in ("float32", "complex64") else ", or ask for precision: tf32"
+    raise IntegrityError(
+        f"in a known product of {dtype} the device computed {number} squared as {square}, not "
+        f"{expected}: lower precision than {compute}. Look for what changes the arithmetic of "
+        f"cuBLAS here (environment variables, another library){cure}"
+    )
+
+
+def _diagonal(stack: Any) -> Any:
+    """The diagonals of the matrices, as a view because memory may be short."""
+    *matrices, rows, columns = stack.shape
+    step = columns + 1
+    return stack.reshape(*matrices, -1)[..., : (min(rows, columns) - 1) * step + 1 : step]
