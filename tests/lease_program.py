@@ -43,8 +43,8 @@ def main() -> None:
         say(f"{error}")
         sys.exit(error.exit_code)
     began = time.monotonic()
-    say(f"taken {taken.device.uuid}")
-    compute(given, taken.device.uuid, began)
+    say(f"taken {taken.uuid}")
+    compute(given, taken.uuid, began)
     if given["end"] == "stdin":
         sys.stdin.read()
     if given["end"] in ("kill", "orphan"):

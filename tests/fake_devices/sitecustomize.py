@@ -36,8 +36,8 @@ def _load_backend(requested, needed=0, wait=None, prefer=None, barred=dict):
     import numpy
     from shardwise.devices import choose
 
-    device, source = choose.take(needed, wait, prefer=prefer, barred=barred)
-    return numpy, {"name": device.name, "uuid": device.uuid, "source": source}
+    device = choose.take(needed, wait, prefer=prefer, barred=barred)
+    return numpy, {"name": device.name, "uuid": device.uuid}
 
 
 def _present():

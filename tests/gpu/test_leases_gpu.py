@@ -72,7 +72,7 @@ def test_a_gpu_that_another_program_fills_is_left_alone(start):
     said = refused.communicate()[0]
     assert refused.returncode == 75
     assert "no device became free" in said
-    assert "fills it" in said
+    assert "fill it" in said
     waiting = start(visible=uuid, take=GIB)
     other.communicate()
     assert waiting.communicate()[0].strip() == uuid

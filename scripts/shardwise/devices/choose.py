@@ -11,8 +11,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardwise import host
 from shardwise.devices import grants, leases
@@ -24,44 +23,27 @@ log = logging.getLogger(__name__)
 
 SCHEDULER_CLIENTS = ("sbatch", "qsub")
 CUDA_MAJORS = (12, 13)
-
+# The errors of CUDA that only a faulty device causes: of ECC, NVLink, contained. A program may
+# cause the others too, such as an illegal address or a full stack.
 _BROKEN = (214, 220, 226)
-"""The CUDA errors that only a faulty device causes, by their number: of ECC, NVLink, contained.
-
-Errors that a program may cause too, such as an illegal address or a full stack, are not listed.
-"""
-
+# How long a task waits while no lease changes hands: large shards take some minutes. A job of a
+# cluster asks for only some minutes beyond its work, and is killed after them without a word.
 WAIT_SECONDS, JOB_WAIT_SECONDS = 3600.0, 300.0
-"""How long a task waits while no lease changes hands: large shards take some minutes. A job of a
-cluster requests only some minutes beyond its work, and is killed after them without a word."""
-
+# The average pause between two looks at the devices. Each is random, so that tasks that started
+# together do not look together.
 POLL_SECONDS = 1.0
-"""Average pause between two looks at the devices; drawn at random each time, so that tasks that
-started together do not look together."""
-
+# How long a job whose devices all failed in this run keeps them. Else the scheduler would give them
+# to the next job in the queue, and retries would be used up in seconds.
 HOLD_SECONDS = 60.0
-"""How long a job that has only devices that failed in this run keeps them before it ends.
-
-A scheduler gives a device that was just returned to the next job in the queue. While this job holds
-it, other jobs get better ones, and retries are not used up in seconds.
-"""
-
 _MESSAGE_SECONDS = 60.0
 
-_taken: list["Taken"] = []
-"""The device of this process, once taken; it stays, as CUDA reads the variables only once."""
-
-
-class Taken(NamedTuple):
-    """The device of this task; ``source`` is a scheduler that granted it, else ``lease``."""
-
-    device: Device
-    source: str
+# The device of this process, once taken; it stays, as CUDA reads the variables only once.
+_taken: list[Device] = []
 
 
 def taken_uuid() -> str | None:
     """The UUID of the device that this process has taken; None before."""
-    return _taken[0].device.uuid if _taken else None
+    return _taken[0].uuid if _taken else None
 
 
 def driver_cuda_version() -> int | None:
@@ -106,10 +88,9 @@ def candidates(
 
 
 def workers(backend: str, barred: Collection[str] = ()) -> int:
-    """How many workers can compute at once on this node: one per device, one on NumPy.
+    """How many workers can compute at once on this node: one on NumPy, else one per device.
 
-    ``barred`` are UUIDs of devices that no worker takes. If none is left, the result is still 1:
-    that worker reports why it has no device.
+    ``barred`` are UUIDs of devices that no worker takes. If none is left, one will say so.
     """
     if backend == "numpy" or driver_cuda_version() is None:
         return 1
@@ -120,77 +101,36 @@ def take(
     needed: int, limit: float | None = None, listed: Callable[[], list[Device]] | None = None,
     environ: MutableMapping[str, str] = os.environ, prefer: int | None = None,
     barred: Callable[[], Mapping[str, str]] = dict,
-) -> Taken:  # fmt: skip
-    """Give this process its device, and make CUDA see only that device.
-
-    It is one of those granted to this job, or of the node, that no other task leases. The process
-    keeps it to its end; later calls return it.
-
-    Parameters
-    ----------
-    needed
-        Bytes of device memory that the task is going to take.
-    limit
-        Seconds to wait after a lease last changed hands. Left out: an hour, or five minutes in a
-        job of a cluster.
-    listed
-        How devices are found; left out, :func:`present`.
-    prefer
-        Position of the device to look at first, so that a worker that is started again comes back
-        to its own; None: the freest first.
-    barred
-        Returns the devices that must not be taken because they failed: how each did, by UUID.
-
-    Raises
-    ------
-    TryAgain
-        If there is no device for this task, none became free in time, or all have failed.
-    """
-    if not _taken:
-        grant = grants.read(environ)
-        look = partial(candidates, listed, dict(environ))
-        device = _lease_one(look, host.job(environ) is not None, needed, limit, prefer, barred)
-        source = grant.source if grant else "lease"
-        log.info("computing on %s, %s (%s)", device.uuid, device.name, grant or source)
-        environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-        _taken.append(Taken(device, source))
-    return _taken[0]
-
-
-def _lease_one(
-    look: Callable[[], list[Device]], in_job: bool, needed: int, limit: float | None,
-    prefer: int | None, barred: Callable[[], Mapping[str, str]],
 ) -> Device:  # fmt: skip
-    """Wait for one of the devices that ``look`` lists, and lease it; see `take`."""
+    """Lease a device to this process until its end, and make CUDA see only that device.
+
+    ``needed`` are bytes of its memory. The wait ends, with `TryAgain`, ``limit`` seconds after a
+    lease last changed hands; left out, after an hour, or five minutes in a job of a cluster.
+    ``prefer`` is the place of the device to look at first; None: the freest. ``barred`` returns
+    the devices that failed, and how, by UUID; none of them is taken.
+    """
+    if _taken:
+        return _taken[0]
+    given, in_job = dict(environ), host.job(environ) is not None
     patience = (JOB_WAIT_SECONDS if in_job else WAIT_SECONDS) if limit is None else limit
-    holders: list[str | None] = []
+    last_found: list[str] = []
     last_change, last_message = 0.0, -math.inf
     while True:
-        devices, failed = look(), barred()
-        usable = [device for device in devices if device.uuid not in failed]
-        if not usable:
-            time.sleep(min(HOLD_SECONDS, patience) if in_job else 0.0)
-            reasons = "; ".join(failed[device.uuid] for device in devices)
-            raise TryAgain(
-                "no device is left for this task, as each that it may take has failed in this run: "
-                f"{reasons}. Run again on another node, or ask for other devices; a new run may "
-                "take these again"
-            )
-        usable.sort(key=lambda device: (device.index, device.uuid))
+        usable = _usable(candidates(listed, given), barred(), min(HOLD_SECONDS, patience) * in_job)
         if prefer is None:
             usable.sort(key=lambda device: -device.free / device.memory)
         first = (prefer or 0) % len(usable)
         for device in usable[first:] + usable[:first]:
             if not obstacle(device, needed) and leases.take(device.uuid):
+                log.info("computing on %s, %s (%s)", device.uuid, device.name, grants.read(given))
+                environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+                _taken.append(device)
                 return device
-        now, found = time.monotonic(), [leases.holder(device.uuid) for device in usable]
-        if found != holders:
-            holders, last_change = found, now
-        situation = "; ".join(
-            f"{device.uuid} ({device.name}): "
-            + (f"leased to {who}" if who else obstacle(device, needed) or "free again")
-            for device, who in zip(usable, holders, strict=True)
-        )
+        now, found = time.monotonic(), [leases.holder(device.uuid) or "" for device in usable]
+        if found != last_found:
+            last_found, last_change = found, now
+        each = zip(usable, found, strict=True)
+        situation = "; ".join(_keeps_from(device, who, needed) for device, who in each)
         if now - last_change >= patience:
             raise TryAgain(
                 f"no device became free, and no lease changed hands for {patience:.0f} s: "
@@ -204,6 +144,25 @@ def _lease_one(
         time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
 
 
+def _usable(devices: list[Device], failed: Mapping[str, str], hold: float) -> list[Device]:
+    """The devices that have not failed, by place; TryAgain after a hold if there is none."""
+    usable = [device for device in devices if device.uuid not in failed]
+    if not usable:
+        time.sleep(hold)
+        reasons = "; ".join(failed[device.uuid] for device in devices)
+        raise TryAgain(
+            "no device is left for this task, as each that it may take has failed in this run: "
+            f"{reasons}. Run again on another node, or ask for other devices; a new run may "
+            "take these again"
+        )
+    return sorted(usable, key=lambda device: (device.index, device.uuid))
+
+
+def _keeps_from(device: Device, who: str, needed: int) -> str:
+    why = f"leased to {who}" if who else obstacle(device, needed) or "free again"
+    return f"{device.uuid} ({device.name}): {why}"
+
+
 def obstacle(device: Device, needed: int) -> str | None:
     """Why a task should not compute on a device, leases aside; None if it may.
 
@@ -213,24 +172,10 @@ def obstacle(device: Device, needed: int) -> str | None:
     enough = max(min(needed, device.memory // 2), device.memory // 10)
     if device.free >= enough:
         return None
-    # Those of other containers and users may be hidden.
-    pids = ", ".join(str(process.pid) for process in device.processes)
-    others = f"process {pids}" if pids else "a process that NVML does not show"
     return (
-        f"{others} fills it: {human_bytes(device.free)} of {human_bytes(device.memory)} are free, "
-        f"{human_bytes(enough)} should be"
+        f"other processes fill it: {human_bytes(device.free)} of {human_bytes(device.memory)} are "
+        f"free, {human_bytes(enough)} should be"
     )
-
-
-def facts(cupy: Any, taken: Taken) -> dict[str, Any]:
-    """Name, UUID and memory in bytes of the device of this process, for the receipt."""
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-    return {
-        "name": properties["name"].decode(),
-        "uuid": taken.device.uuid,
-        "memory": properties["totalGlobalMem"],
-        "source": taken.source,
-    }
 
 
 def versions(cupy: Any) -> dict[str, str]:

@@ -1,7 +1,4 @@
-"""Which devices a scheduler or the user grants to a task, as environment variables say it.
-
-Pure: the environment and the devices of the node are arguments.
-"""
+"""Which devices a scheduler or the user grants to a task, as environment variables say it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,11 +9,9 @@ from shardwise.errors import TryAgain
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
-# Grid Engine names the variable after the site's complex: SGE_HGR_gpu, SGE_HGR_TASK_cuda_id, and
-# SGE_SGR_… if the request was soft.
+# Named after the site's complex, such as SGE_HGR_gpu; SGE_SGR_… if the request was soft.
 _GRID_ENGINE = re.compile(r"SGE_GPU|SGE_[HS]GR_\w*(?:gpu|cuda)\w*", re.IGNORECASE)
 _INDEX = re.compile(r"(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?([0-9]{1,4})", re.IGNORECASE)
-
 # With a type or without, as `gpu:4` or `gres/gpu:a100:2(S:0)`; `gpu=4`, but not `gpu_mem=40G`.
 _SLURM_COUNT = re.compile(r"(?:^|[,/])gpu(?::[^,:()]*[^,:()\d][^,:()]*)?:(\d+)")
 _GRID_ENGINE_COUNT = re.compile(r"(?:^|[\s,])n?(?:gpus?|cuda)=(\d+)(?=[\s,]|$)")
@@ -41,8 +36,8 @@ def asked(resources: Mapping[str, str]) -> int:
     resource named ``uge_...``) count per node, ``gpu`` and ``tasks`` over all ``nodes``.
     """
     slurm = sum(map(int, _SLURM_COUNT.findall(resources.get("gres", ""))))
-    everywhere = max(_number(resources, "gpu"), _number(resources, "tasks"))
-    return max(slurm + counted(resources), -(-everywhere // nodes(resources)))
+    gpus, tasks, nodes = (number(resources, name) for name in ("gpu", "tasks", "nodes"))
+    return max(slurm + counted(resources), -(-max(gpus, tasks) // nodes))
 
 
 def counted(resources: Mapping[str, str]) -> int:
@@ -54,12 +49,7 @@ def counted(resources: Mapping[str, str]) -> int:
     return sum(map(int, _GRID_ENGINE_COUNT.findall(words)))
 
 
-def nodes(resources: Mapping[str, str]) -> int:
-    """Nodes that the resources of a job ask for."""
-    return _number(resources, "nodes")
-
-
-def _number(resources: Mapping[str, str], name: str) -> int:
+def number(resources: Mapping[str, str], name: str) -> int:
     """A resource as a number; 1 if it is missing, or an expression such as ``2 * attempt``."""
     word = resources.get(name, "")
     return max(1, int(word)) if word.isdecimal() else 1

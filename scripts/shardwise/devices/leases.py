@@ -7,7 +7,6 @@ died: no lease has to be cleaned up. Standard library only.
 
 import fcntl
 import os
-import pwd
 import shlex
 import time
 from contextlib import suppress
@@ -16,14 +15,11 @@ from pathlib import Path
 from shardwise.errors import TryAgain, one_line
 from shardwise.units import clock
 
+# The folder of the leases: local to the node, and unlike TMPDIR the same for all its users.
 FOLDER = Path("/tmp/shardwise-leases")
-"""The folder of the leases: local to the node, and unlike TMPDIR the same for all its users."""
-
-_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-_TEXT_BYTES = 4096  # the most that is read from a lease
-
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
+# Descriptors of this process's leases, never closed: they last as long as it and its children.
 _HELD: list[int] = []
-"""Descriptors of this process's leases, never closed: they last as long as it and its children."""
 
 
 def _path(uuid: str) -> Path:
@@ -53,13 +49,10 @@ def take(uuid: str) -> bool:
         ) from error
     os.set_inheritable(descriptor, True)
     _HELD.append(descriptor)
-    user = str(os.getuid())
-    with suppress(KeyError):  # in a container without that user
-        user = pwd.getpwuid(os.getuid()).pw_name
     # Only the lock counts: on a full disk the lease merely lacks its signature.
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
-        text = f"process {os.getpid()} of {user} since {clock(time.time())}"
+        text = f"process {os.getpid()} of user {os.getuid()} since {clock(time.time())}"
         os.pwrite(descriptor, text.encode(), 0)
     return True
 
@@ -69,21 +62,14 @@ def holder(uuid: str) -> str | None:
 
     The look locks the file for a moment: a task that tries to take the lease then must try again.
     """
-    try:
-        descriptor = os.open(_path(uuid), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None  # never leased, or not ours to see
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        # Every user may write to a lease, so none of it is trusted.
-        text = os.pread(descriptor, _TEXT_BYTES, 0).decode(errors="replace")
-        return one_line(text) or "a process that does not say who it is"
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return None
+    with suppress(OSError), open(os.open(_path(uuid), _FLAGS), "rb", 0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Every user may write to a lease, so none of it is trusted.
+            text = one_line(file.read(4096).decode(errors="replace"))
+            return text or "a process that does not say who it is"
+    return None  # free, never leased, or not ours to see
 
 
 def _open(path: Path) -> int:
@@ -95,7 +81,7 @@ def _open(path: Path) -> int:
         # If fs.protected_regular is set, O_CREAT is refused on a file of another user, even of
         # mode 666. So it is used for new files only.
         with suppress(FileExistsError):
-            return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+            return os.open(path, os.O_RDWR | _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
     finally:
         os.umask(before)
-    return os.open(path, _FLAGS)
+    return os.open(path, os.O_RDWR | _FLAGS)

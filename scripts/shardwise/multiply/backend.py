@@ -41,7 +41,7 @@ def load_backend(
     """
     if not _on_gpu(requested):
         return np, {"name": "CPU"}
-    taken = choose.take(needed, wait, prefer=prefer, barred=barred)
+    device = choose.take(needed, wait, prefer=prefer, barred=barred)
     _clear_switches()
     # CUDA takes as long to start as cupy to be imported, and needs no Python.
     threading.Thread(target=_start_cuda, daemon=True).start()
@@ -49,7 +49,7 @@ def load_backend(
     try:
         cupy.cuda.Device(0).use()
         cupy.zeros(1)
-        return cupy, choose.facts(cupy, taken)
+        return cupy, {"name": device.name, "uuid": device.uuid, "memory": device.memory}
     except errors.device_errors(cupy) as error:
         raise DeviceFailed(str(_no_device(error))) from error
 

@@ -275,7 +275,7 @@ class Run:
             return attempt * self._task_minutes
         workers, most = self._array_tasks, float(_DAY_MINUTES)
         if self.dispatch != "array":
-            workers = grants.asked(self._node_words) * grants.nodes(self._node_words)
+            workers = grants.asked(self._node_words) * grants.number(self._node_words, "nodes")
             most = math.inf
         shared = min(self._minutes_of(self.to_compute, workers), most)
         return attempt * int(max(self._task_minutes, shared))

@@ -27,7 +27,7 @@ def planned(tmp_path, monkeypatch):
 def on(monkeypatch, uuid):
     """Let this process compute with NumPy, as if on a GPU; on the CPU without a UUID."""
     device = Device(uuid, "Fake", 0, 2**34, 2**34)
-    monkeypatch.setattr(choose, "_taken", [choose.Taken(device, "lease")] if uuid else [])
+    monkeypatch.setattr(choose, "_taken", [device] if uuid else [])
     facts = {"name": "Fake"} | ({"uuid": uuid} if uuid else {})
     monkeypatch.setattr(backend, "load_backend", lambda *_: (np, facts))
 
