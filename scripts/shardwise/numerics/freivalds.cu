@@ -17,7 +17,7 @@ typedef unsigned long long u64;
 
 #if defined(FLOAT16)
 typedef unsigned short Real;
-typedef unsigned int Pair;
+typedef ushort2 Pair;
 #elif defined(FLOAT32) || defined(COMPLEX64)
 typedef float Real;
 typedef float2 Pair;
@@ -44,11 +44,7 @@ __device__ double wide(Real bits) {  // without cuda_fp16.h, which not every mac
     asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
     return number;
 }
-__device__ Real first(Pair p) { return (Real)(p & 0xffffu); }
-__device__ Real second(Pair p) { return (Real)(p >> 16); }
-__device__ Pair pair(Real a, Real b) { return (Pair)a | ((Pair)b << 16); }
-#else
-#if defined(FLOAT32) || defined(COMPLEX64)
+#elif defined(FLOAT32) || defined(COMPLEX64)
 // In PTX, because cupy compiles with -ftz=true: a cast would turn subnormal numbers into zero.
 __device__ double wide(Real number) {
     double wide;
@@ -57,15 +53,6 @@ __device__ double wide(Real number) {
 }
 #else
 __device__ double wide(Real number) { return number; }
-#endif
-__device__ Real first(Pair p) { return p.x; }
-__device__ Real second(Pair p) { return p.y; }
-__device__ Pair pair(Real a, Real b) {
-    Pair p;
-    p.x = a;
-    p.y = b;
-    return p;
-}
 #endif
 
 __device__ u64 bits_of(double modulus) {
@@ -83,7 +70,7 @@ __device__ bool in_pairs(const Real* x, i64 cols) {
 // The two numbers at p; the second is 0 if there is only one.
 __device__ Pair load(const Real* p, bool both, bool paired) {
     if (paired) return __ldg((const Pair*)p);
-    return pair(__ldg(p), both ? __ldg(p + 1) : (Real)0);
+    return Pair{__ldg(p), both ? __ldg(p + 1) : (Real)0};
 }
 
 // `size` threads that share the work on ROWS rows of one matrix. Every thread belongs to a team and
@@ -107,20 +94,17 @@ __device__ Team my_team(i64 n, i64 rows, int size) {
     return team;
 }
 
-// Finds the rows of a team; in place of rows past the end it takes the last row again.
-__device__ void find_rows(const Team& team, const Real* x, i64 rows, i64 cols,
-                          const Real* (&row)[ROWS]) {
+// Multiplies a thread's part of ROWS rows by the vectors; only if MODULI, also the moduli. In place of
+// rows past the end it takes the last row again.
+template <bool MODULI>
+__device__ void multiply_rows(const Team& team, const Real* x, i64 rows, i64 cols, const double* v,
+                              i64 length, double (&sum)[ROWS][PLANES]) {
+    const Real* row[ROWS];
     for (int r = 0; r < ROWS; ++r) {
         i64 i = team.row + r < rows ? team.row + r : rows - 1;
         row[r] = x + PARTS * (team.matrix * rows + i) * cols;
     }
-}
-
-// Multiplies a thread's part of ROWS rows by the vectors; only if MODULI, also the moduli.
-template <bool MODULI>
-__device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], i64 cols,
-                              bool paired, const double* v, i64 length,
-                              double (&sum)[ROWS][PLANES]) {
+    bool paired = in_pairs(x, cols);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
@@ -138,7 +122,7 @@ __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], 
         for (int p = 0; p < PLANES - !MODULI; ++p) w[p] = *(const double2*)(v + p * length + c);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            double a = wide(first(x[r])), b = wide(second(x[r]));
+            double a = wide(x[r].x), b = wide(x[r].y);
 #pragma unroll
             for (int p = 0; p < VECTORS; ++p) sum[r][p] += a * w[p].x + b * w[p].y;
             if (MODULI) sum[r][VECTORS] += fabs(a) * w[VECTORS].x + fabs(b) * w[VECTORS].y;
@@ -149,7 +133,7 @@ __device__ void multiply_rows(const Team& team, const Real* const (&row)[ROWS], 
         for (int p = 0; p < PLANES - !MODULI; ++p) w[p] = v[p * length + c];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            double a = wide(first(x[r])), b = wide(second(x[r]));
+            double a = wide(x[r].x), b = wide(x[r].y);
 #pragma unroll
             for (int p = 0; p < VECTORS; ++p) {
                 sum[r][p] += a * w[p] - b * w[VECTORS + p];
@@ -212,10 +196,8 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length
     if (where) x += PARTS * rows * cols * where[0];
     __shared__ Shared shared;
     Team team = my_team(n, rows, size);
-    const Real* row[ROWS];
     double sum[ROWS][PLANES];
-    find_rows(team, x, rows, cols, row);
-    multiply_rows<true>(team, row, cols, in_pairs(x, cols), v + team.matrix * v_stride, length, sum);
+    multiply_rows<true>(team, x, rows, cols, v + team.matrix * v_stride, length, sum);
     gather<0>(size, sum, shared);
     if (team.idle) return;
     for (int i = team.rank; i < ROWS * PLANES; i += size) {
@@ -235,10 +217,8 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, c
         u64* spot) {
     __shared__ Shared shared;
     Team team = my_team(n, rows, size);
-    const Real* row[ROWS];
     double sum[ROWS][PLANES];
-    find_rows(team, x, rows, cols, row);
-    multiply_rows<false>(team, row, cols, in_pairs(x, cols), v, length, sum);
+    multiply_rows<false>(team, x, rows, cols, v, length, sum);
     gather<1>(size, sum, shared);
     u64 worst = 0, which = 0;
     for (int i = team.rank; i < ROWS * VECTORS && !team.idle; i += size) {
@@ -323,12 +303,12 @@ columns_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 len
     for (i64 r = low; r < high; r += 2) {
         Pair p[2];
         p[0] = load(x + PARTS * r * cols, both, paired);
-        p[1] = r + 1 < high ? load(x + PARTS * (r + 1) * cols, both, paired) : pair(0, 0);
+        p[1] = r + 1 < high ? load(x + PARTS * (r + 1) * cols, both, paired) : Pair{};
         double a[2], b[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-            a[k] = wide(first(p[k]));
-            b[k] = wide(second(p[k]));
+            a[k] = wide(p[k].x);
+            b[k] = wide(p[k].y);
         }
 #pragma unroll
         for (int q = 0; q < VECTORS; ++q) {

@@ -31,11 +31,6 @@ _RANK_K = {
 }  # fmt: skip
 
 _MIRROR = r"""
-__device__ float conjugate(float x) { return x; }
-__device__ double conjugate(double x) { return x; }
-__device__ float2 conjugate(float2 x) { return make_float2(x.x, -x.y); }
-__device__ double2 conjugate(double2 x) { return make_double2(x.x, -x.y); }
-
 // Copy the upper triangle of square matrices (row-major, n by n), so far apart, to the lower one,
 // conjugated where they are Hermitian.
 template <typename T, bool hermitian>
@@ -51,7 +46,8 @@ __global__ void mirror(T* block, long long n, long long distance) {
     for (int i = threadIdx.y; i < 32; i += blockDim.y) {
         long long r = column + i, c = row + threadIdx.x;
         T x = tile[threadIdx.x][i];
-        if (r < n && c < n && r > c) matrix[r * n + c] = hermitian ? conjugate(x) : x;
+        if constexpr (hermitian) x.y = -x.y;
+        if (r < n && c < n && r > c) matrix[r * n + c] = x;
     }
 }
 """

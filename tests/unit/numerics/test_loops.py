@@ -7,24 +7,20 @@ import sys
 from unittest.mock import Mock
 
 import numpy as np
-import pytest
 from shardwise.numerics import loops
 from shardwise.numerics.tree import TreeSum
 
 from tests.factories import SCRIPTS
 
-LOOP = """
+PROGRAM = """
+import numpy as np
+from shardwise.numerics import loops
 from shardwise.numerics.tree import TreeSum
 
 total = TreeSum(np, (3,), "float64")
 total.add(np.ones((20, 3)), 0)
 assert total.values()[0].tolist() == [20] * 3
 made = loops.adding("float64")
-"""
-"""A program that uses one loop."""
-
-START = "import numpy as np\nfrom shardwise.numerics import loops\n"
-END = """
 print(loops.folder("float64"), sum(made.stats.cache_hits.values()))
 """
 
@@ -32,7 +28,7 @@ print(loops.folder("float64"), sum(made.stats.cache_hits.values()))
 def test_compiled_loops_are_kept_and_shared(tmp_path):
     """Processes succeed if they start together without a cache, or later on a damaged one."""
     scripts = shutil.copytree(SCRIPTS, tmp_path / "a", ignore=shutil.ignore_patterns("__pycache__"))
-    line = [sys.executable, "-W", "error", "-c", START + LOOP + END]
+    line = [sys.executable, "-W", "error", "-c", PROGRAM]
     options = {"env": os.environ | {"PYTHONPATH": str(scripts)}, "text": True}
     both = [subprocess.Popen(line, stdout=subprocess.PIPE, **options) for _ in range(2)]
     first = [process.communicate()[0].split() for process in both]
@@ -45,19 +41,6 @@ def test_compiled_loops_are_kept_and_shared(tmp_path):
     for index in scripts.rglob("*.nbi"):
         index.write_bytes(b"")
     assert subprocess.run(line, check=False, stdout=subprocess.PIPE, **options).returncode == 0
-
-
-@pytest.mark.nightly
-def test_every_float16_is_widened_exactly(tmp_path):
-    """On a processor without an instruction for it; test_tree.py tests those that have one."""
-    code = """
-halves, found = np.arange(2**16, dtype="u2").view("f2"), np.empty(2**16)
-loops.fold(halves[None], found)
-np.testing.assert_array_equal(found, halves.astype("f8"))
-"""
-    own = {"PYTHONPATH": str(SCRIPTS), "NUMBA_CACHE_DIR": str(tmp_path)}
-    own["NUMBA_CPU_NAME"] = "generic"
-    subprocess.run([sys.executable, "-c", START + code], check=True, env=os.environ | own)
 
 
 def test_loops_run_where_nothing_can_be_kept(monkeypatch):
