@@ -16,16 +16,13 @@ import numpy as np
 
 from shardwise.plan.problem import Problem
 
+# Identifies the weights: receipts name it, and forms of different weights are never compared.
 SEED = 0x5EED
-"""Identifies the weights: receipts name it, and forms of different weights are never compared."""
-
 _GOLDEN = 0x9E3779B97F4A7C15
 _SIDES = {"l": 0, "r": 1 << 62}
-_UNIT = 2.0**-53
-_PAIRWISE = 64
-"""Bounds the additions that one number goes through when a row is summed: pairwise in blocks of
-128 numbers by NumPy, `_TOGETHER` numbers at a time by a GPU."""
-_TOGETHER = 256
+# Bounds the additions that one number goes through when a row is summed: pairwise in blocks of 128
+# numbers by NumPy, `_TOGETHER` numbers at a time by a GPU.
+_PAIRWISE, _TOGETHER = 64, 256
 
 
 def weights(side: str, length: int, integer: bool) -> np.ndarray:
@@ -45,12 +42,12 @@ def weights(side: str, length: int, integer: bool) -> np.ndarray:
     return np.where(x & np.uint64(1), modulus, -modulus)
 
 
-def gamma(n: float, u: float = _UNIT) -> float:
+def _gamma(n: float) -> float:
     """γ(n) = n u / (1 - n u): the bound of n roundings (Higham, chapter 3)."""
-    return n * u / (1 - n * u)
+    return n * 2.0**-53 / (1 - n * 2.0**-53)
 
 
-def smallest(problem: Problem, rows: float) -> float:
+def _smallest(problem: Problem, rows: float) -> float:
     """Bound of what underflow adds to a sum of forms over ``rows`` products, with a wide margin."""
     (_, k), (m, p) = problem.factor_shapes[0], problem.product_shape
     return 4 * (rows + 1) * m * (2 * k + p + 1) * float(np.finfo("float64").tiny)
@@ -69,8 +66,8 @@ def product_bound(
         return 0.0
     m = problem.product_shape[0]
     relative, absolute = bound
-    relative = 1.01 * (relative + 2 * gamma(m + _PAIRWISE))
-    return relative * float(total[-1]) + rows * m * absolute + smallest(problem, rows)
+    relative = 1.01 * (relative + 2 * _gamma(m + _PAIRWISE))
+    return relative * float(total[-1]) + rows * m * absolute + _smallest(problem, rows)
 
 
 def sum_bound(problem: Problem, size: float) -> float:
@@ -81,7 +78,7 @@ def sum_bound(problem: Problem, size: float) -> float:
     """
     (m, p), n = problem.product_shape, problem.matrices
     roundings = 2 * (m + p + _PAIRWISE) + 18 + n.bit_length()
-    return 1.01 * gamma(roundings) * size + smallest(problem, n)
+    return 1.01 * _gamma(roundings) * size + _smallest(problem, n)
 
 
 def gap(one: Any, other: Any) -> float:
@@ -133,7 +130,6 @@ class SumForm:
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
         integer = "int" in dtype
-        self._parts = 2 if "complex" in dtype else 1
         self._left, self._right = weights("l", shape[0], integer), weights("r", shape[1], integer)
         self._dtype = "int64" if integer else "float64"
         self.runs: list[np.ndarray] = []  # the form of each run; rank 0 adds those of other ranks
@@ -151,4 +147,4 @@ class SumForm:
 
     def value(self) -> np.ndarray:
         """The form of all elements added so far: ``(1,)``, or ``(2,)`` if complex."""
-        return summed([np.zeros(self._parts, self._dtype), *self.runs])
+        return summed(self.runs)

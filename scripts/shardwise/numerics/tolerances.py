@@ -1,21 +1,20 @@
-"""Random vectors of a Freivalds check, and bounds on rounding.
-
-docs/internals/proofs.md derives the bounds, and names their sources.
-"""
+"""Vectors of Freivalds' check, and bounds on rounding, which docs/internals/proofs.md derives."""
 
 import numpy as np
 
 from shardwise.numerics.end_to_end import weights
 
 VECTORS = 4
-"""Vectors that check a product. All but the last are random ±1 (or int64), and each misses a wrong
-product with probability 1/2 at most; the last has the weights of the end-to-end proof."""
+# Stored dtypes for which one row of each group of products is computed again. In double precision
+# errors below the tolerance are too small to matter, and integers have no tolerance.
+CLOSER_LOOK = ("float16", "float32", "complex64")
 
 
 def vectors(seed: int, length: int, integer: bool) -> np.ndarray:
-    """Vectors as columns, shape ``(length, VECTORS)``: ±1, for integers any int64.
+    """Vectors that check a product, as columns ``(length, VECTORS)``.
 
-    The last does not depend on the seed: it is the r of :func:`end_to_end.weights`.
+    All but the last are random, ±1 or any int64; each misses a wrong product with probability 1/2
+    at most. The last is the r of `end_to_end.weights`, whatever the seed.
     """
     random, fixed = np.random.default_rng(seed), weights("r", length, integer)[:, np.newaxis]
     shape = (length, VECTORS - 1)
@@ -61,8 +60,7 @@ def product_tolerance(k: int, p: int, stored: str, compute: str) -> tuple[float,
 def split_chunk(k: int, parts: int) -> int:
     """Length of the chunks of an inner product of length k that tensor cores add up (``tf32x3``).
 
-    They cut off digits, so shorter chunks are more exact, and slower. A term of a complex product
-    has two parts.
+    They cut off digits, so shorter chunks are more exact, and slower. Complex terms have two parts.
     """
     return (512 if k >= 2048 else 256 if k >= 1024 else 128) // parts
 
@@ -76,8 +74,3 @@ def _split_bound(k: int, parts: int) -> float:
     unit, chunk = 2.0**-22, split_chunk(k, parts)
     in_sums = parts * unit * (min(k, chunk) + 2 * k / 2048)
     return in_sums + (-(-k // chunk) + 1) * unit / 2 + 3 * unit
-
-
-CLOSER_LOOK = ("float16", "float32", "complex64")
-"""Stored dtypes for which one row of each group of products is computed again. In double precision
-errors below the tolerance are too small to matter, and integers have no tolerance."""

@@ -19,9 +19,8 @@ from shardwise.plan.cut import cover, node_span
 from shardwise.plan.per_matrix import NOTHING, Key, PerMatrix
 from shardwise.plan.problem import sum_dtype
 
+# From this size on, a loop of numba beats NumPy on a CPU; loading it takes most of a second.
 COMPILED_BYTES = 1 << 20
-"""From this size on, loops of numba beat NumPy on a CPU; loading them takes most of a second."""
-
 _NUMBERS = {"float16": "Half", "float32": "float", "float64": "double"}  # as tree.cu names them
 _THREADS = 256  # of a block
 _LEVELS = 5  # of the tree in one kernel: it adds 32 products in registers, each read once
@@ -77,16 +76,13 @@ class TreeSum:
             return
         if key in self._nodes:
             raise ValueError(f"node {key} was added twice")
+        self._nodes[key] = node if own else self._room()
         if not own:
-            node, lent = self._room(), node
-            node[...] = lent
-        self._nodes[key] = node
+            self._nodes[key][...] = node
 
     def nodes(self) -> list[tuple[Key, Any]]:
         """The nodes, by label and in the order of their products; the tree owns their memory."""
-        return sorted(
-            self._nodes.items(), key=lambda item: (item[0][:-2], node_span(*item[0][-2:]))
-        )
+        return sorted(self._nodes.items(), key=lambda of: (of[0][:-2], node_span(*of[0][-2:])))
 
     def take(self, back: Iterable[Any] = ()) -> list[Any]:
         """Take the arrays out, in the order of `nodes`; the tree may reuse memory of ``back``."""
@@ -107,7 +103,7 @@ class TreeSum:
         ValueError
             If products are missing between others, or a sum has none.
         """
-        labels = groupby(self.nodes(), lambda item: item[0][:-2])
+        labels = groupby(self.nodes(), lambda of: of[0][:-2])
         totals = [self._whole(list(own)) for _, own in labels]
         if len(totals) != max(1, len(self._said.names)):
             raise ValueError("a sum has no products")
