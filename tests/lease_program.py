@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -20,14 +19,15 @@ from shardwise.errors import TryAgain
 
 CHILD = """
 import os, sys, time
-time.sleep(float(sys.argv[1]))
-os.write(int(sys.argv[2]), f"{sys.argv[3]} {sys.argv[4]} {time.monotonic()}\\n".encode())
+hold, records, uuid, began = sys.argv[1:]
+time.sleep(float(hold))
+os.write(int(records), f"{uuid} {began} {time.monotonic()}\\n".encode())
 """
 
 
 def main() -> None:
     """Take a device, hold it, and end as the argument says."""
-    given = {"limit": 60, "hold": 0, "end": "exit", "uid": None, "records": None}
+    given = {"limit": 60, "hold": 0, "end": "exit", "uid": None, "records": os.devnull}
     given |= json.loads(sys.argv[1])
     if "tasks" in given and not becomes(given):
         return
@@ -38,13 +38,20 @@ def main() -> None:
     choose.POLL_SECONDS = 0.02
     found = [nvml.Device(u, "Fake", i, 100, 100) for i, u in enumerate(given["uuids"])]
     try:
-        taken = choose.take(50, given["limit"], lambda: found, {})
+        uuid = choose.take(50, given["limit"], lambda: found, {}).uuid
     except TryAgain as error:
-        say(f"{error}")
+        os.write(1, f"{error}\n".encode())
         sys.exit(error.exit_code)
-    began = time.monotonic()
-    say(f"taken {taken.uuid}")
-    compute(given, taken.uuid, began)
+    os.write(1, f"taken {uuid}\n".encode())
+    records = os.open(given["records"], os.O_WRONLY | os.O_APPEND)
+    os.set_inheritable(records, True)
+    words = [given["hold"], records, uuid, time.monotonic()]
+    if given["end"] == "orphan":  # it inherits the lease; `subprocess` would close all files
+        line = [sys.executable, "-SE", "-c", CHILD, *map(str, words)]
+        os.spawnv(os.P_NOWAIT, sys.executable, line)
+    else:
+        time.sleep(given["hold"])
+        os.write(records, f"{uuid} {words[-1]} {time.monotonic()}\n".encode())
     if given["end"] == "stdin":
         sys.stdin.read()
     if given["end"] in ("kill", "orphan"):
@@ -61,28 +68,6 @@ def becomes(given: dict) -> bool:
         while os.wait():
             pass
     return False
-
-
-def compute(given: dict, uuid: str, began: float) -> None:
-    """Hold the device for the given time, then write the record; an orphan's child does both."""
-    if given["records"] is None:
-        time.sleep(given["hold"])
-        return
-    records = os.open(given["records"], os.O_WRONLY | os.O_APPEND)
-    if given["end"] == "orphan":
-        words = [str(word) for word in (given["hold"], records, uuid, began)]
-        os.set_inheritable(records, True)
-        line = [sys.executable, "-SE", "-c", CHILD, *words]
-        subprocess.Popen(line, stdout=subprocess.DEVNULL, close_fds=False)
-        return
-    time.sleep(given["hold"])
-    os.write(records, f"{uuid} {began} {time.monotonic()}\n".encode())
-
-
-def say(line: str) -> None:
-    """Write one line to the process that started this task."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
