@@ -19,7 +19,7 @@ MORE = {
 SCRIPTS = ("commands", "dispatch", "kernels", "proof", "reduce", "shard_jobs")
 
 BY_DAY = ("kernels", "shard_jobs")
-"""The code of ``proof`` is run by day in test_freivalds_rates.py."""
+"""The code of ``proof`` is run by day in test_freivalds.py."""
 
 
 @pytest.mark.parametrize("script", [s if s in BY_DAY else nightly(s) for s in SCRIPTS])
