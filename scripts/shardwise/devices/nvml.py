@@ -1,7 +1,4 @@
-"""What NVML says about the GPUs of a node, through NVIDIA's own binding.
-
-The binding is imported late: on a machine without a GPU nothing here is needed.
-"""
+"""What NVML says about the GPUs of a node, through NVIDIA's own binding, imported late."""
 
 import functools
 import logging
@@ -51,8 +48,7 @@ def driver_version() -> str:
 def present() -> list[Device]:
     """All devices of this node that may compute, in the order of their PCI addresses.
 
-    A GPU that is cut by MIG is replaced by its instances. Raises TryAgain if the driver cannot be
-    asked.
+    Instances replace a GPU that is cut by MIG. Raises TryAgain if the driver cannot be asked.
     """
     import pynvml as nvml
 

@@ -25,9 +25,6 @@ class Step(NamedTuple):
     conjugated: bool
 
 
-Steps = list[Step]
-
-
 def checker(xp: Any, problem: Problem, compute: str, seed: int, group: int) -> "Checker":
     """The check of products that were accumulated in ``compute``: a dtype, ``tf32`` or ``tf32x3``.
 
@@ -81,7 +78,7 @@ class Checker:
             self._check(part, product[of], ratio[of], self.forms[:, of])
         return ratio
 
-    def _check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
+    def _check(self, steps: list[Step], product: Any, ratio: Any, forms: Any) -> None:
         """Write the ratios and the forms of some products."""
         raise NotImplementedError
 
@@ -93,7 +90,7 @@ class _Whole(Checker):
         super().__init__(xp, problem, compute, seed, group)
         self._vectors, self._weights = xp.asarray(self._vectors), xp.asarray(self._weights)
 
-    def _check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
+    def _check(self, steps: list[Step], product: Any, ratio: Any, forms: Any) -> None:
         expected, actual = self._vectors, product @ self._vectors
         for stack, turned, _ in steps:
             inner = expected
@@ -117,7 +114,7 @@ class _Host(Checker):
         self._signs = self._vectors.T[np.newaxis].astype(self._wide)
         self._single_threaded_blas = threads.single_threaded_blas()
 
-    def _check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
+    def _check(self, steps: list[Step], product: Any, ratio: Any, forms: Any) -> None:
         with np.errstate(all="ignore"), self._single_threaded_blas():
             expected, size = self._signs, np.ones((1, self._signs.shape[2]))
             for step in steps:
@@ -142,7 +139,7 @@ class _Host(Checker):
             forms[:-1] = np.concatenate([x.view("float64") for x in pair], axis=1).T
             forms[-1] = (size * np.abs(self._weights)).sum(axis=1)
 
-    def _closer_look(self, steps: Steps, product: Any, i: int, row: int) -> float:
+    def _closer_look(self, steps: list[Step], product: Any, i: int, row: int) -> float:
         """How far the elements of one row of product i are off, in units of their tolerance."""
         (first, turned, conjugated), (second, across, conjugate) = steps
         if self._problem.covariance and row == product.shape[1] - 1:
@@ -221,7 +218,7 @@ class _Device(Checker):
         # For the closer look: a row of A times B; and the numbers of that matrix and row.
         self._row, self._where = xp.zeros_like(self._signs), xp.zeros(2, xp.int64)
 
-    def _check(self, steps: Steps, product: Any, ratio: Any, forms: Any) -> None:
+    def _check(self, steps: list[Step], product: Any, ratio: Any, forms: Any) -> None:
         spots: Any = self._xp.zeros(len(product), "uint64") if self._close else 0
         v = self._product(steps)
         size, blocks = self._teams(product)
@@ -239,7 +236,7 @@ class _Device(Checker):
         if self._close:
             self._closer_look(steps, product, ratio, spots.max())
 
-    def _closer_look(self, steps: Steps, product: Any, ratio: Any, spot: Any) -> None:
+    def _closer_look(self, steps: list[Step], product: Any, ratio: Any, spot: Any) -> None:
         """Raise the ratio of the matrix with the worst row to that of the row's worst element."""
         (first, turned, conjugated), (second, across, conjugate) = steps
         _, rows, cols = product.shape
@@ -262,7 +259,7 @@ class _Device(Checker):
             *(self._where, ratio),
         )
 
-    def _product(self, steps: Steps) -> Any:
+    def _product(self, steps: list[Step]) -> Any:
         """The planes of vectors and moduli after all steps, in scratch memory."""
         v = below = self._signs
         for step, scratch in zip(steps, self._products, strict=True):
