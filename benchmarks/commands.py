@@ -69,7 +69,7 @@ Commands = dict[str, tuple[Path, list[str]]]  # a folder, and the words after Py
 
 def project(folder: Path, shards: int, dispatch: str, done: int = 0) -> tuple[Path, list[str]]:
     """A dry run in a copy of the project in which ``done`` shards have products."""
-    from shardwise.multiply import synthetic
+    from shardwise.multiply import copy
 
     from tests import factories
     from tests.workspace import Workspace
@@ -79,7 +79,7 @@ def project(folder: Path, shards: int, dispatch: str, done: int = 0) -> tuple[Pa
     if done:
         with contextlib.chdir(folder):
             plan = factories.plan(Path(), results="results/default", **own)
-            synthetic.write(plan)
+            copy.synthesize(plan)
             factories.repeated(plan, done)
     return folder, [*DRY, "--configfile", "mine.yaml"]
 

@@ -93,7 +93,12 @@ def array_module(numpy: bool) -> Any:
     from shardwise.multiply import backend
 
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    return backend.array_module("numpy" if numpy else "cupy")
+    if not backend.on_gpu("numpy" if numpy else "cupy"):
+        return np
+    backend.clear_switches()
+    import cupy
+
+    return cupy
 
 
 def drop(paths: Iterable[Path]) -> None:

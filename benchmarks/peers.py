@@ -81,7 +81,7 @@ class Shardwise(Peer):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        from shardwise.multiply.job import Session, warm
+        from shardwise.multiply.job import Session, ShardJob
 
         own = {"backend": task.backend, "keep": task.keep, "product": task.product, **task.over}
         own["shards"] = SHARDS * task.parts
@@ -90,7 +90,7 @@ class Shardwise(Peer):
         self.plan = harness.plan(sheet.parent, sheet, **own)
         self.rows = list(self.plan.shards.values())[task.part * SHARDS :][:SHARDS]
         self.session = Session(self.plan)
-        warm(self.session)
+        ShardJob(self.session, self.rows[0].shard).run()
 
     def run(self, files: tuple[str, ...]) -> Any:
         """Take shard after shard to its receipt."""

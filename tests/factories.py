@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from shardwise.errors import InputError
 from shardwise.files.paths import SUMS
-from shardwise.multiply import copy, job, synthetic
+from shardwise.multiply import copy, job
 from shardwise.numerics import gemm
 from shardwise.plan import config, planner
 from shardwise.plan import plan as plans
@@ -117,7 +117,7 @@ def plan(folder: Path, left: Any = None, right: Any = None, **over: Any) -> Plan
 def copied(made: Plan) -> Plan:
     """The same plan, with its synthetic stack and copies of shards on disk if it asks for them."""
     if made.facts.synthetic:
-        synthetic.write(made)
+        copy.synthesize(made)
     if made.settings.materialize:
         for shard_id in made.shards:
             copy.materialize(made, shard_id)

@@ -12,11 +12,11 @@ from shardwise.files.checksum import file_checksum
 from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
 from shardwise.multiply import copy as copies
-from shardwise.multiply import job, synthetic
+from shardwise.multiply import job
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
-from shardwise.records import ledger, locks, receipts
-from shardwise.records.receipts import ArrayFile, CopyReceipt, SumReceipt
+from shardwise.records import judge, ledger, locks, receipts
+from shardwise.records.receipts import ArrayFile, SumReceipt
 from shardwise.records.store import Store
 from shardwise.reduce import reducer
 
@@ -95,7 +95,7 @@ STAGES = {
     "plan over another": Stage(
         _made, _copied, _multiplied, _ledger, _reduced, partial(_made, shards=3)
     ),
-    "synthesize": Stage(_made_synthetic, lambda folder: synthetic.write(_plan(folder))),
+    "synthesize": Stage(_made_synthetic, lambda folder: copies.synthesize(_plan(folder))),
     "shard": Stage(_made, _copied),
     "multiply": Stage(_made, _first, _last),
     "multiply, keep: sum": Stage(_made_sum, _first, _last),
@@ -164,9 +164,8 @@ def _untrue_products(plan: plans.Plan) -> Iterator[str]:
         ):
             yield f"the receipt of product {name} vouches for another file"
         copy = factories.file(plan, "shard", name)
-        known = copies.existing_copy(plan, plan.shards[name])
-        receipt = factories.file(plan, "shard_receipt", name)
-        if known and copy.exists() and not vouches(receipts.read(receipt, CopyReceipt).file, copy):
+        known = copy.exists() and receipts.passes(judge.check_copy, plan, name)
+        if known and not vouches(judge.check_copy(plan, name).file, copy):
             yield f"the receipt of copy {name} vouches for another file"
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from shardwise.files.checksum import PieceChecksum
-from shardwise.multiply.backend import load_backend
 from shardwise.numerics.xxh3 import DeviceChecksum
 
 from tests.gpu.conftest import needs_gpu
@@ -20,15 +19,14 @@ CUTS = [
 
 @needs_gpu
 @pytest.mark.parametrize(("total", "row", "piece", "batch"), CUTS)
-def test_the_checksum_on_a_device_is_the_hosts(total, row, piece, batch):
+def test_the_checksum_on_a_device_is_the_hosts(cupy, total, row, piece, batch):
     """For any rows, pieces and batches, at any address."""
-    xp, _ = load_backend("cupy")
     raw = np.random.default_rng(total).integers(0, 256, total, np.uint8)
     expected, checksum = (PieceChecksum(total, row, piece) for _ in range(2))
     expected.update(0, raw)
-    there = xp.empty(total + 3, xp.uint8)[3:]
+    there = cupy.empty(total + 3, cupy.uint8)[3:]
     there.set(raw)
-    device = DeviceChecksum(xp, checksum)
+    device = DeviceChecksum(cupy, checksum)
     for low in range(0, total, batch):
         for own, offset, part in device.update(low, there[low : low + batch]):
             own.update(offset, part.get())

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from shardwise.errors import DeviceFailed, InputError
-from shardwise.multiply import backend as backends
+from shardwise.errors import DeviceFailed
 from shardwise.multiply import job
-from shardwise.plan import user_function
 
 from tests import factories
 from tests.gpu.conftest import needs_gpu
@@ -30,16 +28,6 @@ def test_a_function_computes_on_the_backend(tmp_path, backend, keep, dtype):
     if keep == "sum":
         expected = np.stack([expected[:3].sum(axis=0), expected[3:].sum(axis=0)])
     np.testing.assert_array_equal(factories.results(made), expected)
-
-
-@needs_gpu
-def test_an_array_in_host_memory_is_refused(tmp_path):
-    """With cupy, a NumPy array is a mistake that is named."""
-    cupy = backends.load_backend("cupy")[0]
-    spec = write(tmp_path, "return np.ones(block.shape)")
-    function = user_function.load(spec)
-    with pytest.raises(InputError, match=r"returned numpy\.ndarray .* return cupy\.ndarray"):
-        user_function.call(spec, function, cupy, cupy.ones((1, 2, 2)), 0)
 
 
 @needs_gpu

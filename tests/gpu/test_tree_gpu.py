@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from shardwise.errors import InputError
-from shardwise.multiply.backend import load_backend
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan.per_matrix import PerMatrix
 
@@ -13,12 +12,6 @@ from tests.unit.numerics.test_tree import terms
 
 pytestmark = needs_gpu
 KINDS = ("float16", "float32", "float64", "complex64", "complex128", "int64")
-
-
-@pytest.fixture
-def cupy():
-    """The array module, on a leased device."""
-    return load_backend("cupy")[0]
 
 
 @pytest.mark.parametrize(("wild", "shape"), [

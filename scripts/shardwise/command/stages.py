@@ -44,13 +44,13 @@ def plan(options: Namespace) -> None:
 
 def synthesize(options: Namespace) -> None:
     """Write the synthetic stack, input.npy, that the plan asks for."""
-    from shardwise.multiply import synthetic
+    from shardwise.multiply import copy
 
     plan = plans.load(options.plan)
     if plan.facts.synthetic is None:
         raise InputError(f"{options.plan}: this plan has its own input; nothing to generate")
     with failures.noted(plan.results, f"synthesize-{plan.key}", plan.results.log("synthesize")):
-        synthetic.write(plan)
+        copy.synthesize(plan)
     log.info("%s written", plan.results.synthetic)
 
 

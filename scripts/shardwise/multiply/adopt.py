@@ -7,7 +7,7 @@ computed, its bytes are compared with those of earlier products: a read, but no 
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,12 +16,9 @@ import msgspec
 from shardwise.errors import ShardwiseError, writing
 from shardwise.files.commit import publish, remove_leftovers, temporary_for
 from shardwise.files.extents import OpenFiles
-from shardwise.multiply.copy import in_parts
-from shardwise.multiply.factor import Factor
+from shardwise.multiply.copy import factors_of, in_parts
 from shardwise.plan.identity import InputFiles
-from shardwise.plan.plan import Plan, Shard, Source
-from shardwise.plan.problem import Shape
-from shardwise.plan.stack import StackReader
+from shardwise.plan.plan import Plan, Shard
 from shardwise.records import receipts
 from shardwise.records.receipts import ProductReceipt
 
@@ -31,29 +28,31 @@ _MOST_MISSES = 3
 
 
 class Earlier:
-    """The products that earlier plans left in a results folder, by shard.
+    """The products that earlier plans left in a results folder, by ``backend``, the present one.
 
-    ``backend`` names the backend that would compute the shards now. Each folder is listed once. If
-    none of the first few shards matches, presumably no other does, and no more are read.
+    If none of the first few shards matches, presumably no other does, and no more are read.
     """
 
     def __init__(self, plan: Plan, backend: str) -> None:
         self._plan, self._backend = plan, backend
-        self._names: dict[Path, dict[str, list[str]]] = {}
+        self._names: dict[Path, list[str]] = {}
         self._matches, self._misses = 0, 0
 
     def adopt(self, shard: Shard, copied: str | None) -> bool:
-        """Commit an earlier product of the same bytes, and its receipt, under the shard's name.
-
-        ``copied`` is the checksum of the shard's copy; if None, the input itself is read.
-        """
+        """Commit an earlier product of the same bytes; ``copied`` is the checksum of the copy."""
         known = [] if self._misses == _MOST_MISSES else list(self._known(shard))
         if not known:
             return False
-        present = _checksums(self._plan, shard, copied)
+        inputs = InputFiles()
+        factors = factors_of(self._plan, shard, inputs, OpenFiles(inputs.compare))
+        with inputs.unchanged():
+            for factor in factors[1:] if copied else factors:
+                in_parts(factor.hashed.total_bytes, factor.read)
+        own, *right = [factor.hashed for factor in factors]
+        present = [copied or own.hexdigest(), *(each.hexdigest() for each in right)]
         for receipt in known:
             product = self._plan.results.product(f"{shard.shard}-{receipt.key}")
-            same = (receipt.input_checksum, receipt.right_checksum) == present
+            same = [receipt.input_checksum, receipt.right_checksum][: len(present)] == present
             if same and receipts.passes(receipts.check_elements, product, receipt.file):
                 self._matches += 1
                 return _commit(self._plan, shard, receipt, product)
@@ -65,46 +64,22 @@ class Earlier:
         plan = self._plan
         folder = plan.results.receipt(shard.name).parent
         if folder not in self._names:
-            self._names[folder] = names = {}
-            with suppress(FileNotFoundError):
-                for name in os.listdir(folder):
-                    names.setdefault(name.partition("-")[0], []).append(name)
-        for name in self._names[folder].get(shard.shard, ()):
-            path = folder / name
-            with suppress(ShardwiseError):
-                if path.suffix == ".json" and path.stem != shard.name:
-                    said = receipts.read(path, ProductReceipt)
-                    of = path.stem, said.start, said.stop, said.recipe, said.backend
-                    named = f"{shard.shard}-{said.key}"
-                    own = named, shard.start, shard.stop, plan.facts.recipe, self._backend
-                    weights = plan.per_matrix.digest(shard.run, plan.settings.keep)
-                    # Without a checksum some of its matrices were not read.
-                    if of == own and said.per_matrix == weights and said.input_checksum:
+            self._names[folder] = os.listdir(folder) if folder.exists() else []
+        weights = plan.per_matrix.digest(shard.run, plan.settings.keep)
+        own = shard.start, shard.stop, plan.facts.recipe, self._backend, weights
+        for name in self._names[folder]:
+            stem = name.removesuffix(".json")
+            if name.startswith(f"{shard.shard}-") and stem not in (name, shard.name):
+                with suppress(ShardwiseError):
+                    said = receipts.read(folder / name, ProductReceipt)
+                    of = said.start, said.stop, said.recipe, said.backend, said.per_matrix
+                    if of == own and stem == f"{shard.shard}-{said.key}":
                         yield said
-
-
-def _checksums(plan: Plan, shard: Shard, copied: str | None) -> tuple[str, str | None]:
-    """The checksums of both factors that the receipt of a product made now would hold."""
-    problem, inputs, right = plan.problem, InputFiles(), None
-
-    def checksum(sources: Sequence[Source], shape: Shape, run: range) -> str:
-        stack = StackReader(sources, shape, plan.dtype, inputs)
-        factor = Factor(stack, run, OpenFiles(inputs.compare))
-        in_parts(factor.hashed.total_bytes, factor.read)
-        return factor.hashed.hexdigest()
-
-    with inputs.unchanged():
-        sources = plan.sources_of(shard.start, shard.stop)
-        own = copied or checksum(sources, problem.left, shard.run)
-        if problem.right:
-            run = range(1) if problem.shared_right else shard.run
-            right = checksum(plan.facts.right_sources, problem.right, run)
-    return own, right
 
 
 def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) -> bool:
     """Link a product to the shard's name; False if the disk refuses, as one without hard links."""
-    own = plan.results.product(shard.name)
+    own, path = plan.results.product(shard.name), plan.results.receipt(shard.name)
     remove_leftovers(own.parent, own.name)
     temporary = temporary_for(own)
     try:
@@ -114,17 +89,14 @@ def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) ->
         return False
     try:
         with writing(own), open(temporary, "rb") as file:
-            publish(file, temporary, own, plan.results.receipt(shard.name))
+            publish(file, temporary, own, path)
             identity = os.fstat(file.fileno())
     finally:
         temporary.unlink(missing_ok=True)  # a rename onto a link to the same file is a no-op
     said = json.loads(product.with_suffix(".json").read_bytes())
-    said |= {
-        "key": shard.key,
-        "file": msgspec.structs.replace(receipt.file, name=own.name),
-        "adopted": product.stem,
-    }
     del said["schema"], said["digest"]
-    receipts.write_for(plan.results.receipt(shard.name), said, own, identity)
+    file_facts = msgspec.structs.replace(receipt.file, name=own.name)
+    said |= {"key": shard.key, "file": file_facts, "adopted": product.stem}
+    receipts.write_for(path, said, own, identity)
     log.info("its matrices have not changed: the product is taken from %s", product)
     return True

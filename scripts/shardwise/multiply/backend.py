@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise import errors, host
 from shardwise.devices import choose, grants
-from shardwise.errors import DeviceFailed, InputError, TryAgain
+from shardwise.errors import DeviceFailed, InputError
 
 log = logging.getLogger(__name__)
 
@@ -28,41 +28,30 @@ def load_backend(
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """The array module to compute with, and facts about the device that it computes on.
 
-    ``requested`` is ``auto``, ``cupy`` or ``numpy``; for the rest see :func:`choose.take`.
-
-    Raises
-    ------
-    InputError
-        If cupy is requested without a driver, or there is a driver but cupy is missing.
-    TryAgain
-        If there is a driver but no device for this task.
-    DeviceFailed
-        If the device that was taken does not work.
+    ``requested`` is ``auto``, ``cupy`` or ``numpy``; for the rest, see :func:`choose.take`.
+    InputError if cupy is missing, or requested without a driver; TryAgain if there is no device for
+    this task; DeviceFailed if the device that was taken does not work.
     """
-    if not _on_gpu(requested):
+    if not on_gpu(requested):
         return np, {"name": "CPU"}
     device = choose.take(needed, wait, prefer=prefer, barred=barred)
-    _clear_switches()
+    clear_switches()
     # CUDA takes as long to start as cupy to be imported, and needs no Python.
     threading.Thread(target=_start_cuda, daemon=True).start()
-    cupy = _import_cupy()
+    import cupy
+
     try:
         cupy.cuda.Device(0).use()
         cupy.zeros(1)
         return cupy, {"name": device.name, "uuid": device.uuid, "memory": device.memory}
     except errors.device_errors(cupy) as error:
-        raise DeviceFailed(str(_no_device(error))) from error
+        raise DeviceFailed(
+            f"there is an NVIDIA driver but no usable device: {error} "
+            f"({grants.VISIBLE}={os.environ.get(grants.VISIBLE)!r})"
+        ) from error
 
 
-def array_module(requested: str) -> Any:
-    """NumPy or cupy, without taking a device: for callers that assign devices themselves."""
-    if not _on_gpu(requested):
-        return np
-    _clear_switches()
-    return _import_cupy()
-
-
-def _clear_switches() -> None:
+def clear_switches() -> None:
     """Remove what a user's shell may have set to change how CUDA computes.
 
     These variables would silently turn float32 into tf32, or tf32 off, emulate products with
@@ -83,19 +72,7 @@ def _start_cuda() -> None:
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
-def _import_cupy() -> Any:
-    try:
-        import cupy
-    except ImportError as error:
-        raise _no_cupy(str(error)) from error
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except errors.device_errors(cupy) as error:
-        raise _no_device(error) from error
-    return cupy
-
-
-def _on_gpu(requested: str) -> bool:
+def on_gpu(requested: str) -> bool:
     """Whether a GPU is to compute; refuses what cannot work here before any wait for a device."""
     if requested == "numpy":
         return False
@@ -108,20 +85,9 @@ def _on_gpu(requested: str) -> bool:
         log.warning("no NVIDIA driver here: computing with NumPy (backend: auto)")
         return False
     if importlib.util.find_spec("cupy") is None:
-        raise _no_cupy("it is not installed")
+        major = (choose.driver_cuda_version() or 0) // 1000
+        raise InputError(
+            f"there is an NVIDIA driver (CUDA {major}), but no cupy; install it with: "
+            f"{host.install(major)}, or set backend: numpy"
+        )
     return True
-
-
-def _no_device(error: BaseException) -> TryAgain:
-    return TryAgain(
-        f"there is an NVIDIA driver but no usable device: {error} "
-        f"({grants.VISIBLE}={os.environ.get(grants.VISIBLE)!r})"
-    )
-
-
-def _no_cupy(reason: str) -> InputError:
-    major = (choose.driver_cuda_version() or 0) // 1000
-    return InputError(
-        f"there is an NVIDIA driver (CUDA {major}) but cupy cannot be imported ({reason}); "
-        f"install it with: {host.install(major)}, or set backend: numpy"
-    )

@@ -1,49 +1,78 @@
-"""The copy of a shard: the matrices of one row of the plan, in a separate file."""
+"""What tasks read, a factor of products, and inputs that they write: copies, synthetic stacks."""
 
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
-from shardwise.errors import IntegrityError
 from shardwise.files import pieces
+from shardwise.files.checksum import PieceChecksum
 from shardwise.files.commit import commit
-from shardwise.files.extents import OpenFiles
+from shardwise.files.extents import Extent, OpenFiles
 from shardwise.files.npy import StackWriter
-from shardwise.files.paths import for_bash
 from shardwise.plan import memory
-from shardwise.plan.plan import Plan, Shard
-from shardwise.plan.stack import StackReader
-from shardwise.records import judge, receipts
-from shardwise.records.starts import forget_start, note_start
+from shardwise.plan.identity import InputFiles
+from shardwise.plan.plan import Plan, Shard, Source
+from shardwise.plan.stack import StackReader, synthetic_matrix
+from shardwise.records import receipts
 
 
-def materialize(plan: Plan, shard_id: str) -> None:
-    """Copy one shard's matrices into ``shards/{shard}-{key}.npy`` and commit its receipt.
+class Factor:
+    """One factor of a shard's products: the matrices ``run`` of a stack as one run of bytes."""
 
-    Raises
-    ------
-    IntegrityError
-        If an input file is not the one that was planned for.
-    TryAgain
-        If the disk has no room for the copy.
+    def __init__(self, stack: StackReader, run: range, files: OpenFiles) -> None:
+        self.files, self._stack, self._begin = files, stack, run.start * stack.matrix_bytes
+        self.hashed = PieceChecksum(len(run) * stack.matrix_bytes, *memory.SHARD_PIECES)
+        self.digest: Any = None  # by which a device adds to `hashed`
+
+    def extents(self, offset: int, nbytes: int) -> list[Extent] | None:
+        """Where the bytes from ``offset`` of the run on lie; None if they have to be converted."""
+        begin = self._begin + offset
+        return self._stack.extents(begin, begin + nbytes)
+
+    def read(self, offset: int, view: np.ndarray) -> None:
+        """Read bytes from byte ``offset`` of the run on, and hash them."""
+        self.convert(offset, view)
+        self.hashed.update(offset, view)
+
+    def convert(self, offset: int, view: np.ndarray) -> None:
+        """The same without hashing; bytes that lie in another order are converted."""
+        self._stack.read_into(self.files, view, self._begin + offset)
+
+
+def factors_of(
+    plan: Plan, shard: Shard, inputs: InputFiles, files: OpenFiles, copied: bool = False
+) -> list[Factor]:
+    """A of a shard, from its copy or from the input, and B: its own, or the one that serves all."""
+    problem, sources = plan.problem, plan.sources_of(shard.start, shard.stop)
+    if copied:
+        path = str(plan.results.shard(shard.input_name))
+        sources = [Source(path, shard.start, len(shard.run), "")]
+    factors = [Factor(StackReader(sources, problem.left, plan.dtype, inputs), shard.run, files)]
+    if problem.right:
+        stack = StackReader(plan.facts.right_sources, problem.right, plan.dtype, inputs)
+        run = range(1) if problem.shared_right else shard.run
+        factors.append(Factor(stack, run, files))
+    return factors
+
+
+def materialize(plan: Plan, shard_id: str) -> str:
+    """Copy one shard's matrices into ``shards/{shard}-{key}.npy``; return their checksum.
+
+    IntegrityError if an input file is not the planned one, TryAgain if the disk has no room.
     """
-    started, shard = time.time(), plan.shard(shard_id)
-    path, first = plan.results.shard(shard.input_name), shard.start * plan.problem.matrix_bytes
-    journal = plan.results.starts(shard.input_name, "shard")
-    # Only an earlier attempt can have left temporary files: else do not list the folder.
-    sweep = note_start(journal) > 1
-    stack = StackReader(plan.sources_of(shard.start, shard.stop), plan.problem.left, plan.dtype)
-    files = OpenFiles(stack.inputs.compare)
+    started, shard, inputs = time.time(), plan.shard(shard_id), InputFiles()
+    path = plan.results.shard(shard.input_name)
+    factor = factors_of(plan, shard, inputs, OpenFiles(inputs.compare))[0]
 
     def copy_part(offset: int, buffer: np.ndarray) -> None:
-        stack.read_into(files, buffer, first + offset)
+        factor.convert(offset, buffer)
         writer.write_at(offset, buffer)
 
-    with commit(path, sweep=sweep) as file, stack.inputs.unchanged():
+    with commit(path, sweep=True) as file, inputs.unchanged():
         shape = (len(shard.run), *plan.problem.left)
         writer = StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES)
         writer.begin()
@@ -59,7 +88,25 @@ def materialize(plan: Plan, shard_id: str) -> None:
         **receipts.describe_origin("shard", started),
     }
     receipts.write(plan.results.shard_receipt(shard.input_name), receipt)
-    forget_start(journal)
+    return checksum
+
+
+def synthesize(plan: Plan) -> None:
+    """Write ``input.npy`` and its receipt: each matrix depends on its index and the seed alone."""
+    started, path = time.time(), plan.results.synthetic
+    recipe, receipt = plan.facts.synthetic, plan.synthetic_receipt
+    assert recipe  # callers check that the plan asks for a synthetic stack
+    assert receipt
+    count, dim, dtype = recipe["matrices"], recipe["dim"], np.dtype(recipe["dtype"])
+    for other in plan.results.root.glob(f"input-{'[0-9a-f]' * 12}.json"):
+        other.unlink()  # the stack that it vouches for is replaced
+    with commit(path, sweep=True, receipt=receipt) as file:
+        writer = StackWriter(file, (count, dim, dim), dtype)
+        for i in range(count):
+            writer.append(synthetic_matrix(recipe["seed"], i, dim, dtype))
+        checksum = writer.hashed.hexdigest()
+    said = {"synthetic": recipe, "file": receipts.describe_file(path, writer, checksum)}
+    receipts.write(receipt, said | receipts.describe_origin("synthesize", started))
 
 
 def in_parts(
@@ -79,21 +126,3 @@ def in_parts(
     with ThreadPoolExecutor(threads, "parts") as pool:
         for _ in pool.map(take_one, range(0, nbytes, pieces.PART_BYTES)):
             pass
-
-
-def existing_copy(plan: Plan, shard: Shard) -> str | None:
-    """The checksum in the receipt of a shard's copy; None if this plan has no whole copy."""
-    with suppress(IntegrityError):
-        receipt = judge.check_copy(plan, shard.shard)
-        if plan.results.shard(shard.input_name).exists():
-            return receipt.file.checksum
-    return None
-
-
-def damaged(plan: Plan, shard: Shard) -> IntegrityError:
-    """The error for a copy that is not what its receipt says, with the command that repairs it."""
-    receipt = for_bash(plan.results.shard_receipt(shard.input_name))
-    return IntegrityError(
-        f"{plan.results.shard(shard.input_name)} is damaged: its checksum differs from its "
-        f"receipt; rm -f {receipt}, then start the run again"
-    )

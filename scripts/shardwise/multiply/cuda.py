@@ -15,23 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import FULL, DeviceFailed, InputError
+from shardwise.errors import FULL, DeviceFailed
 from shardwise.files.checksum import PieceChecksum
-from shardwise.files.extents import Opened, OpenFiles, shorter
+from shardwise.files.extents import Opened, OpenFiles
 from shardwise.files.npy import DATA_OFFSET, StackWriter
-from shardwise.multiply.factor import Factor
+from shardwise.multiply.copy import Factor
 from shardwise.numerics.xxh3 import DeviceChecksum, Fragment
 from shardwise.plan import memory
-from shardwise.units import MIB, human_bytes
+from shardwise.units import MIB
 
 _DIRECT_READ, _DIRECT_WRITE = "auto_direct_io_read", "auto_direct_io_write"
 
 
 class Cuda:
-    """What a ring needs from a GPU; `host.Host` documents each method.
-
-    ``products`` says whether products are written, or only sums.
-    """
+    """What a ring needs from a GPU: see `host.Host`. Either products are written, or only sums."""
 
     ahead = 2
 
@@ -39,34 +36,13 @@ class Cuda:
         self.xp, self._device = xp, xp.cuda.Device()
         self._work, self._beside, self._down = (xp.cuda.Stream(non_blocking=True) for _ in range(3))
         self._kvikio, self._thread = _kvikio(products), ThreadPoolExecutor(1, "beside")
-        compat = self._kvikio.defaults.is_compat_mode_preferred()
-        self.bytes_by = f"KvikIO, {'page cache or disk' if compat else 'GPUDirect Storage'}"
-        self._direct: bool | None = None
-
-    def bind(self) -> None:
-        self._device.use()
 
     def settle(self) -> None:
         for stream in (self._work, self._beside, self._down):
             stream.synchronize()
 
-    def release(self) -> None:
-        self.xp.get_default_memory_pool().free_all_blocks()
-
-    def free(self) -> str:
-        free, total = self._device.mem_info
-        return f"the device has {human_bytes(free)} free of {human_bytes(total)}"
-
-    def total(self) -> int:
-        return self._device.mem_info[1]
-
     def work(self) -> AbstractContextManager[Any]:
         return self._work
-
-    def clear(self, stack: Any, places: np.ndarray, like: int | None) -> None:
-        self._work.wait_event(self._beside.record())
-        with self._work:
-            stack[self.xp.asarray(places)] = 0 if like is None else stack[like]
 
     def mark(self) -> Callable[[], None]:
         self._beside.wait_event(self._work.record())
@@ -91,14 +67,13 @@ class Cuda:
                 self._choose_direct(file, begin, nbytes)
             part = target[at : at + nbytes]
             future = file.pread(part, nbytes, begin)
-            transfers.append(Transfer(future, file, part, path, begin + nbytes))
+            transfers.append(Transfer(future, file, part, path))
             at += nbytes
         return transfers
 
     def _convert(self, factor: Factor, offset: int, target: Any) -> None:
         """Convert bytes that lie in another order, and copy them to the device, in steps."""
-        self.bind()
-        with self.xp.cuda.Stream(non_blocking=True) as stream:
+        with self._device, self.xp.cuda.Stream(non_blocking=True) as stream:
             for low in range(0, target.nbytes, memory.STEP_BYTES):
                 part = target[low : low + memory.STEP_BYTES]
                 view = np.empty(part.nbytes, np.uint8)
@@ -108,10 +83,9 @@ class Cuda:
 
     def _choose_direct(self, file: Any, begin: int, nbytes: int) -> None:
         """Have KvikIO bypass the page cache for a long read of bytes that are not cached."""
-        direct = nbytes >= MIB and not _cached(file.fileno(), begin, nbytes)
-        if direct != self._direct and _unset(_DIRECT_READ):
+        if _unset(_DIRECT_READ):
+            direct = nbytes >= MIB and not _cached(file.fileno(), begin, nbytes)
             self._kvikio.defaults.set({_DIRECT_READ: direct})
-            self._direct = direct
 
     def hashing(self, checksum: PieceChecksum) -> DeviceChecksum:
         with self._beside:
@@ -134,22 +108,15 @@ class Cuda:
 
 
 class Transfer:
-    """Bytes in flight between a file and the device; both are kept alive until the bytes arrive.
+    """Bytes in flight between a file and the device; both are kept alive until the bytes arrive."""
 
-    A file that is read has to reach to byte ``end``.
-    """
-
-    def __init__(self, future: Any, file: Any, raw: Any, path: str, end: int = 0) -> None:
-        self._future, self._file, self._raw, self._path, self._end = future, file, raw, path, end
+    def __init__(self, future: Any, file: Any, raw: Any, path: str) -> None:
+        self._future, self._file, self._raw, self._path = future, file, raw, path
         self._lock = threading.Lock()
         self._error: Exception | None = None
 
     def result(self) -> None:
-        """Wait until the bytes have arrived; any number of threads may wait.
-
-        IntegrityError if the file ends too early, DeviceFailed if CUDA fails, OSError if the disk
-        fails or is full.
-        """
+        """Wait for the bytes, in any threads; DeviceFailed if CUDA fails, OSError if the disk."""
         with self._lock:
             if self._future is not None:
                 try:
@@ -163,8 +130,6 @@ class Transfer:
     def _told(self, error: Exception) -> Exception:
         """The error to raise for a failure that KvikIO describes only in words."""
         words = str(error)
-        if os.fstat(self._file.fileno()).st_size < self._end:
-            return shorter(self._path)
         if "CUDA" in words or "CUresult" in words:
             return DeviceFailed(words)
         number = next((n for n in FULL if os.strerror(n) in words), errno.EIO)
@@ -172,24 +137,16 @@ class Transfer:
 
 
 def _kvikio(products: bool) -> Any:
-    """KvikIO, with threads and buffer sizes that suit a GPU, unless the user sets others.
+    """KvikIO, with threads and buffer sizes that suit a GPU, unless the user sets others."""
+    import kvikio
+    import kvikio.defaults
 
-    Products are written past the page cache. The few nodes of a sum are not: while KvikIO's threads
-    wait for a disk, they do not read.
-    """
-    try:
-        import kvikio
-        import kvikio.defaults
-    except ImportError as error:
-        raise InputError(
-            f"KvikIO cannot be imported ({error}), but a GPU needs it to read files; install "
-            "Shardwise again with the extra of its CUDA version, or set backend: numpy"
-        ) from error
     cores = len(os.sched_getaffinity(0))
     settings = {
         "num_threads": max(4, min(memory.IO_THREADS, cores - 2)),
         "task_size": memory.IO_BYTES,
         "bounce_buffer_size": memory.IO_BYTES,
+        # Not the few nodes of a sum: while KvikIO's threads wait for a disk, they do not read.
         _DIRECT_WRITE: products,
     }
     kvikio.defaults.set({name: value for name, value in settings.items() if _unset(name)})
@@ -204,13 +161,13 @@ def _unset(name: str) -> bool:
 
 def _cached(descriptor: int, begin: int, nbytes: int) -> bool:
     """Whether the page cache seems to hold a part of a file, or cannot be asked."""
-    # At random: the probe makes the kernel fetch the page, so a second one there would hit.
-    for _ in range(2):
-        try:
+    try:
+        for _ in range(2):
+            # At random: the probe makes the kernel fetch the page, so a second one there would hit.
             at = random.randrange(begin, begin + nbytes)
             os.preadv(descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
     return True

@@ -1,7 +1,6 @@
 """NumPy: batches lie in this machine's memory, and a few threads read, hash and write."""
 
 import ctypes
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -14,7 +13,7 @@ from shardwise.files import pieces
 from shardwise.files.checksum import PieceChecksum
 from shardwise.files.extents import Opened, OpenFiles
 from shardwise.files.npy import StackWriter
-from shardwise.multiply.factor import Factor
+from shardwise.multiply.copy import Factor
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory
 from shardwise.units import MIB
@@ -27,39 +26,17 @@ class Host:
 
     xp = np
     ahead = 0  # how many batches may stay queued before the ring waits for the oldest
-    bytes_by = "threads"  # how bytes move between files and batches, as receipts state it
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(memory.READERS, "file")
         _keep_freed_memory()
 
-    def bind(self) -> None:
-        """Make the calling thread use this device."""
-
     def settle(self) -> None:
         """Wait until all queued work is done."""
-
-    def release(self) -> None:
-        """Give back memory that is no longer used."""
-
-    def free(self) -> str:
-        """What memory there is, in words for an error message."""
-        return "this machine has less"
-
-    def total(self) -> int:
-        """The total memory, in bytes."""
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def work(self) -> AbstractContextManager[Any]:
         """A context: work that is called inside is queued after all earlier work."""
         return nullcontext()
-
-    def clear(self, stack: Any, places: np.ndarray, like: int | None) -> None:
-        """Queue overwriting some matrices of a slot, after they are hashed.
-
-        They get zeros, or the numbers of the matrix ``like``.
-        """
-        stack[places] = 0 if like is None else stack[like]
 
     def mark(self) -> Callable[[], None]:
         """A function that waits until all work queued so far is done."""

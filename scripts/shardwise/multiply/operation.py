@@ -5,13 +5,12 @@ In the batch's report an operation leaves what has to be checked once its queued
 
 import os
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from shardwise.errors import BadMatrix
-from shardwise.multiply import blame
+from shardwise.errors import BadMatrix, DeviceFailed
 from shardwise.multiply.cuda import Cuda
 from shardwise.multiply.host import Host
 from shardwise.numerics import end_to_end, freivalds, gemm
@@ -21,6 +20,7 @@ from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
 from shardwise.processes import threads
+from shardwise.records import witness
 
 Machine = Host | Cuda
 
@@ -33,109 +33,65 @@ class BatchReport:
     count: int
     # In host memory: the weights, and the places of those that are 0.
     weights: np.ndarray | None = None
-    left_out: np.ndarray | None = None
+    left_out: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     product: Any = None  # the largest modulus of each; infinite or NaN if an element is
     # How far each product is from its factors' own, in units of the tolerance.
     ratio: Any = None
     worst: Any = None  # the largest ratio
-    forms: Any = None  # of each product, see `freivalds.Checker`
-    total: Any = None  # the sum of all forms
-
-    def add_up(self, xp: Any) -> None:
-        """Queue the largest ratio and the sum of the forms of the whole batch."""
-        if self.ratio is None:
-            return
-        if self.left_out is not None:  # with B, their zeros may have become NaN
-            places = xp.asarray(self.left_out)
-            self.ratio[places] = 0
-            self.forms[:, places] = 0
-        # Not the copy of the weights that the sum uses: an error in that copy must show.
-        weights = None if self.weights is None else xp.asarray(self.weights)
-        self.worst, self.total = self.ratio.max(), end_to_end.add_up(xp, self.forms, weights)
-
-    def fetched(self, machine: Machine) -> "BatchReport":
-        """The report in host memory, while its batch is still there; ratios only if one is bad."""
-        host = replace(self)
-        for name in ("product", "worst", "total", "ratio"):
-            array = getattr(self, name)
-            if array is not None and not (name == "ratio" and host.worst <= 1):
-                setattr(host, name, machine.fetch(array))
-        return host
+    total: Any = None  # the sum of the forms of all products, see `freivalds.Checker`
 
 
-class Operation:
-    """The base class of operations, which are defined below."""
-
-    compute: str  # the arithmetic that products are accumulated in
-    proof: dict[str, Any] | None = None  # for the receipt
-    bound = (0.0, 0.0)  # of the proof, see `freivalds.Checker`
-
-    def __init__(self, machine: Machine, plan: Plan) -> None:
-        self._xp, self._machine, self._problem = machine.xp, machine, plan.problem
-        self.strict = plan.settings.nonfinite == "error"
-
-    def allocate(self, matrices: int) -> None:
-        """Allocate what else batches of this many matrices need."""
-
-    def try_arithmetic(self, left: Any, right: Any, out: Any) -> None:
-        """Check the precision with a known product, in memory of batches that holds nothing yet."""
-
-    def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
-        """Compute the products of a batch on the work track, and return them, ``(n, m, p)``."""
-        raise NotImplementedError
-
-
-class UserFunction(Operation):
+class UserFunction:
     """A user's function makes the products of a batch; nothing can be proven about them."""
 
-    def __init__(self, machine: Machine, plan: Plan) -> None:
-        super().__init__(machine, plan)
+    proof, bound = None, (0.0, 0.0)
+
+    def __init__(self, machine: Machine, plan: Plan, matrices: int) -> None:
+        self._xp, self._problem = machine.xp, plan.problem
         user_function.check_used(plan.facts.depends)
         self._function = user_function.load(plan.problem.product, plan.facts.function)
         self.compute = plan.problem.product_dtype
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
+        """As `Multiplication.run`; without a call if no matrix of the batch counts."""
         xp, block, product = self._xp, left[: report.count], out[: report.count]
-        if self.strict and block.dtype.kind != "i":
-            # Before the call: the input is to blame, not the function, for what becomes of NaN.
-            finite = xp.isfinite(largest(xp, block))
-            if report.left_out is not None:  # they hold copies of another matrix
-                finite[xp.asarray(report.left_out)] = True
-            if not finite.all():
-                raise blame.not_finite(self._problem, report.first + int(finite.argmin()))
+        if len(report.left_out) == report.count:
+            return product
+        given = largest(xp, block)  # what is not finite here is the input's fault
         # Anew each time: the function may have loaded another BLAS meanwhile.
         with threads.single_threaded_blas()() if xp is np else nullcontext():
             found = user_function.call(
                 self._problem.product, self._function, xp, block, report.first, self._problem
             )
         product[...] = found
+        report.product = xp.maximum(given, largest(xp, product))
         return product
 
 
-class Multiplication(Operation):
+class Multiplication:
     """The kernel makes the products, and each is proven separately."""
 
-    def __init__(self, machine: Machine, plan: Plan) -> None:
-        super().__init__(machine, plan)
-        self._seed = int.from_bytes(os.urandom(6))
+    def __init__(self, machine: Machine, plan: Plan, matrices: int) -> None:
+        self._xp, self._machine, self._problem = machine.xp, machine, plan.problem
+        seed = int.from_bytes(os.urandom(6))
+        self.proof: dict[str, Any] | None = None  # for the receipt
         if plan.settings.verify:
-            self.proof = {"method": "freivalds", "vectors": VECTORS, "seed": self._seed}
+            self.proof = {"method": "freivalds", "vectors": VECTORS, "seed": seed}
         self._kernel = gemm.kernel(machine.xp, plan.problem, plan.settings.precision)
-        self.compute = self._kernel.compute
+        self.compute = self._kernel.compute  # the arithmetic that products are accumulated in
+        # With a proof, a finite ratio implies that factors and product are finite.
+        self._look = plan.settings.nonfinite == "allow" or not self.proof
         self._offset: Any = None
         if plan.offset is not None:
             row = np.frombuffer(plan.offset, np.dtype(plan.dtype).newbyteorder("<"))
             self._offset = machine.xp.asarray(row.astype(plan.dtype))
-
-    def allocate(self, matrices: int) -> None:
-        problem, group = self._problem, memory.proof_matrices(self._problem, matrices)
-        if self._offset is not None:
-            self._centred = self._xp.zeros((matrices, *problem.left), problem.dtype)
-        self._checker = freivalds.checker(self._xp, problem, self.compute, self._seed, group)
+            self._centred = machine.xp.zeros((matrices, *plan.problem.left), plan.dtype)
+        group = memory.proof_matrices(plan.problem, matrices)
+        self._checker = freivalds.checker(machine.xp, plan.problem, self.compute, seed, group)
         self.bound = self._checker.bound
 
     def try_arithmetic(self, left: Any, right: Any, out: Any) -> None:
-        # Refuses a device of lower precision than was asked for; NumPy's is known.
+        """Refuse a lower precision, by a known product in memory of batches; NumPy's is known."""
         if not self.proof or self._xp is np or "int" in self._problem.dtype:
             return
         count = min(len(left), memory.call_matrices(self._problem))
@@ -149,18 +105,95 @@ class Multiplication(Operation):
             gemm.check_precision(multiply, factors, self.compute)
 
     def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
-        count, product = report.count, out[: report.count]
+        """Compute the products of a batch on the work track, and return them, ``(n, m, p)``."""
+        xp, count, product = self._xp, report.count, out[: report.count]
         block, other = left[:count], _part(right, count)
         if self.compute == "int64":
             _check_integers(self._problem, block, other, report.first)
         if self._offset is not None:  # into other memory: hashing may still read the block
-            self._xp.subtract(block, self._offset, out=self._centred[:count])
+            xp.subtract(block, self._offset, out=self._centred[:count])
             left, block = self._centred, self._centred[:count]
         self._kernel.multiply(left, right, out, count)
+        if self._look and product.dtype.kind != "i":
+            report.product = largest(xp, product)
         if self.proof:
             report.ratio = self._checker.check(_signed(block), _signed(other), product)
-            report.forms = self._checker.forms
+            forms, weights = self._checker.forms, None
+            if len(report.left_out):  # an infinite B may have made NaN of them
+                places = xp.asarray(report.left_out)
+                report.ratio[places], forms[:, places] = 0, 0
+            if report.weights is not None:
+                # Not the copy of the weights that the sum uses: an error in that copy must show.
+                weights = xp.asarray(report.weights)
+            report.worst, report.total = report.ratio.max(), end_to_end.add_up(xp, forms, weights)
         return product
+
+
+Operation = UserFunction | Multiplication
+
+
+class ShardChecks:
+    """Looks at the reports of one shard's batches, and refuses what is wrong."""
+
+    def __init__(self, plan: Plan, operation: Operation, machine: Machine) -> None:
+        self._problem, self._strict = plan.problem, plan.settings.nonfinite == "error"
+        self.operation, self._fetch = operation, machine.fetch
+        self._totals: list[np.ndarray] = []  # the sum of each batch's forms
+        self._rows = 0.0  # see `end_to_end.product_bound`
+
+    def examine(self, report: BatchReport) -> None:
+        """Refuse a batch whose report shows an error, and collect its totals for the witness.
+
+        InputError if the input is not finite, or a product overflows; DeviceFailed if a product
+        fails its proof.
+        """
+        finite: Any = True  # or a flag for each matrix
+        if report.product is not None:
+            finite = np.isfinite(self._fetch(report.product))
+            finite[report.left_out] = True
+            if self._strict and not finite.all():
+                raise _not_finite(self._problem, report.first + int(finite.argmin()))
+        if report.worst is None:
+            return
+        self._totals.append(self._fetch(report.total))
+        weights = report.weights
+        self._rows += report.count if weights is None else np.maximum(np.abs(weights), 1).sum()
+        if self._fetch(report.worst) <= 1.0:
+            return
+        ratio = self._fetch(report.ratio)
+        wrong = ~(ratio <= 1.0) & finite  # numbers that are not finite were allowed
+        if wrong.any():
+            i = int(wrong.argmax())
+            real = self._problem.product_dtype != "int64"
+            if real and report.product is None and not np.isfinite(ratio[i]):
+                raise _not_finite(self._problem, report.first + i)
+            raise DeviceFailed(
+                f"the product of matrix {report.first + i} is wrong: Freivalds' check is off by "
+                f"{float(ratio[i]):.3g} times its tolerance; suspect the device and try another",
+                suspect=True,
+            )
+
+    def witness(self) -> dict[str, Any]:
+        """For the receipt: the witness of the shard's products, or why there is none."""
+        problem, why = self._problem, "verify: false"
+        if problem.result:
+            why = "a user's function has no factors to compare with"
+        if self.operation.proof:
+            total, bound = end_to_end.summed(self._totals), self.operation.bound
+            tolerance = end_to_end.product_bound(problem, total, self._rows, bound)
+            if np.isfinite([*total, tolerance]).all():
+                return {"witness": witness.of(total, tolerance)}
+            why = "a product, or its proof, is not finite in double precision"
+        return {"witness": None, "no_witness": why}
+
+
+def _not_finite(problem: Problem, matrix: int) -> BadMatrix:
+    """The error for a product that is not finite; the job looks whether its factors are."""
+    what = f"the product of matrix {matrix} overflows {problem.dtype}, but its factors are finite"
+    if problem.result:
+        what = f"{problem.product} returned NaN or Inf for matrix {matrix}, which is finite"
+    cure = "correct it" if problem.result else "scale the input, or save it with wider elements"
+    return BadMatrix(what, f"{cure}, or set nonfinite: allow", matrix)
 
 
 def _part(right: Any, count: int) -> Any:
@@ -180,20 +213,19 @@ def largest(xp: Any, stack: Any) -> Any:
 
 
 def _check_integers(problem: Problem, left: Any, right: Any, first: int) -> None:
-    """Refuse integers whose products might not fit int64."""
-    inner, most = problem.factor_shapes[0][1], 2**63 - 1
-    moduli = [_moduli(block) for block in (left, right) if block is not None]
-    for i, a in enumerate(moduli[0]):
-        b = moduli[-1][i if len(moduli[-1]) > 1 else 0]
-        if max(a, b) > most or inner * a * b > most:
-            raise BadMatrix(
-                f"the product of matrix {first + i} may not fit int64 (its factors hold numbers up "
-                f"to {max(a, b)})", "save the input as float64", first + i,
-            )  # fmt: skip
+    """Refuse integers whose products might not fit int64; rounding errs on the safe side."""
+    a, *others = [_moduli(block) for block in (left, right) if block is not None]
+    b = others[0] if others else a
+    bound = np.maximum(problem.factor_shapes[0][1] * a * b, np.maximum(a, b))
+    wrong = bound > 2.0**63 * (1 - 1e-15)
+    if wrong.any():
+        matrix = first + int(wrong.argmax())
+        what = f"the product of matrix {matrix} may not fit int64"
+        raise BadMatrix(what, "save the input as float64", matrix)
 
 
-def _moduli(block: Any) -> list[int]:
-    """The largest modulus of each matrix, as Python integers, which do not overflow."""
+def _moduli(block: Any) -> np.ndarray:
+    """The largest modulus of each matrix, in float64, which does not overflow."""
     flat = block.reshape(block.shape[0] if block.ndim == 3 else 1, -1)
-    tops, bottoms = flat.max(axis=1).tolist(), flat.min(axis=1).tolist()
-    return [max(top, -bottom) for top, bottom in zip(tops, bottoms, strict=True)]
+    ends = np.array([flat.max(axis=1).tolist(), flat.min(axis=1).tolist()], float)
+    return np.abs(ends).max(axis=0)

@@ -8,7 +8,7 @@ the report once the device has passed the mark behind that work. Other threads r
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwise.errors import DeviceFailed, InputError, TryAgain
+from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files.checksum import raw_bytes
-from shardwise.multiply.operation import BatchReport, Machine, Multiplication, UserFunction, largest
+from shardwise.multiply.copy import Factor
+from shardwise.multiply.operation import (
+    BatchReport,
+    Machine,
+    Multiplication,
+    Operation,
+    UserFunction,
+)
 from shardwise.numerics.tree import TreeSum
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory
@@ -29,21 +36,14 @@ if TYPE_CHECKING:
     from shardwise.multiply.job import ShardJob
 
 
-def allocate_sum(xp: Any, plan: Plan, run: range) -> TreeSum:
-    """Allocate the sum of a shard, whose memory also has to suffice for the shards after it."""
-    problem, nodes = plan.problem, memory.tree_nodes(own for _, own in plan.per_matrix.spans(run))
-    return TreeSum(xp, problem.product_shape, problem.product_dtype, plan.per_matrix, nodes)
-
-
 @dataclass(eq=False)
 class _Slot:
     """Memory for a batch of factors, and the batch that it holds now."""
 
-    left: Any
-    right: Any  # B of each matrix, or the one B, or None
+    factors: list[Any]  # A, and its B's, or the one B, or None
     job: "ShardJob | None" = None
     batch: BatchReport = field(default_factory=lambda: BatchReport(0, 0))
-    place: int = 0  # of the first in the shard
+    place: int = 0  # of the batch in its shard
     reads: list[Any] = field(default_factory=list)
     # Set once the batch is queued.
     mark: Callable[[], None] | None = None
@@ -55,103 +55,72 @@ class _Slot:
 class Ring:
     """Slots that successive shards share, none of which is larger than ``shard``.
 
-    InputError if even the smallest ring does not fit the memory, DeviceFailed or TryAgain if it
-    does not fit what is free; IntegrityError if the device multiplies in a lower precision than was
-    asked for (gemm.py).
+    ``most`` is the host memory that the whole task may take, in bytes. DeviceFailed or TryAgain if
+    even the smallest ring does not fit; IntegrityError if the device multiplies in a lower precision
+    than was asked for (gemm.py).
     """
 
     def __init__(self, machine: Machine, plan: Plan, shard: Shard, most: int | None = None) -> None:
         self._machine, self._plan, self._problem = machine, plan, plan.problem
         self._keep = plan.settings.keep
-        kind = UserFunction if plan.problem.result else Multiplication
-        self.operation = kind(machine, plan)
         self._allocate(shard, most)
-        self._free, self._reading = deque(self._slots), deque[_Slot]()
-        self._queued = deque[_Slot]()
+        self._free, self._reading, self._queued = deque(self._slots), deque[_Slot](), deque[_Slot]()
         # Nodes of the last sum, and their writes; they are valid until the next sum ends.
         self._nodes, self._writing_nodes = list[Any](), list[Any]()
 
     def _allocate(self, shard: Shard, most: int | None) -> None:
-        """Allocate the ring: as large as is planned, or smaller while memory is short.
-
-        ``most`` is the host memory that the whole task may take, in bytes.
-        """
-        cuda, total = self._machine.xp is not np, self._machine.total()
-        spans = [own for _, own in self._plan.per_matrix.spans(shard.run)]
-        precision = self._plan.settings.precision
-        least = memory.least_bytes(self._problem, spans, self._keep, cuda, precision)
-        if least > total:
-            sums = ", more shards, or keep: products" if self._keep == "sum" else ""
-            raise InputError(
-                f"input: {self._problem.product} of {self._problem.left} {self._problem.dtype} "
-                f"needs {human_bytes(least)} of memory at once, but "
-                f"{'the device' if cuda else 'this machine'} has {human_bytes(total)} in all; use "
-                f"a larger one, narrower elements, or matrices cut into blocks{sums}"
-            )
+        """Allocate the ring: as large as is planned, or smaller while memory is short."""
+        cuda = self._machine.xp is not np
+        *sizes, last = memory.ladder(self._problem, len(shard.run), cuda)
         spare = max(0, shard.memory - most) if most and not cuda else 0
-        sizes = memory.ladder(self._problem, len(shard.run), cuda)
-        limit = memory.ring_bytes(self._problem, *sizes[0], self._keep) - spare
-        for slots, matrices in sizes:
-            size = memory.ring_bytes(self._problem, slots, matrices, self._keep)
-            if size > limit and (slots, matrices) != sizes[-1]:
-                continue
-            try:
-                self._take(slots, matrices, shard.run)
-            except MemoryError:  # cupy's is one as well
+        limit = memory.ring_bytes(self._problem, *(sizes or [last])[0], self._keep) - spare
+        for size in sizes:
+            if memory.ring_bytes(self._problem, *size, self._keep) <= limit:
+                with suppress(MemoryError):
+                    return self._take(*size, shard.run)
                 self._slots, self._outs, self._right, self._sum = [], deque(), None, None
-                self._machine.release()
-            else:
-                return
-        kind = DeviceFailed if cuda else TryAgain  # no other shard would fit the device either
-        raise kind(
-            f"a batch of {matrices} needs {human_bytes(least)}, but {self._machine.free()}; ask "
-            "for more memory (mem_mb) or a larger device, or wait until it is free"
-        )
+                if cuda:
+                    self._machine.xp.get_default_memory_pool().free_all_blocks()
+        try:
+            return self._take(*last, shard.run)
+        except MemoryError as error:
+            least = human_bytes(memory.ring_bytes(self._problem, *last, self._keep))
+            kind = DeviceFailed if cuda else TryAgain  # no other shard would fit the device either
+            raise kind(
+                f"{error}: the least batch takes {least}; ask for more memory (mem_mb), take a "
+                "larger device, or cut the matrices into blocks"
+            ) from error
 
     def _take(self, slots: int, matrices: int, run: range) -> None:
         problem, zeros = self._problem, self._machine.xp.zeros  # unused places may be multiplied
-        self.matrices, own = matrices, problem.right and not problem.shared_right
+        self.matrices, dtype = matrices, problem.dtype
         shape, outs = (matrices, *problem.product_shape), memory.outs(slots, self._keep)
         with self._machine.work():
+            shapes = [problem.left, problem.right] if problem.right else [problem.left]
             # The one B that serves all matrices.
-            shared, dtype = problem.shared_right, problem.dtype
-            self._right = zeros(problem.right, dtype) if shared else None
+            self._right = zeros(shapes.pop(), dtype) if problem.shared_right else None
             self._slots = [
-                _Slot(
-                    zeros((matrices, *problem.left), dtype),
-                    zeros((matrices, *problem.right), dtype) if own else self._right,
-                )
+                _Slot([*(zeros((matrices, *own), dtype) for own in shapes), self._right][:2])
                 for _ in range(slots)
             ]
+            self._own = len(shapes)  # factors that each matrix has for itself
             # Memory of batches of products, and the writes from it that may be under way.
             self._outs = deque((zeros(shape, problem.product_dtype), []) for _ in range(outs))
             self._sum: TreeSum | None = None
             if self._keep == "sum":
-                self._sum = allocate_sum(self._machine.xp, self._plan, run)
-            self.operation.allocate(matrices)
+                per_matrix = self._plan.per_matrix  # its nodes have to suffice for later shards too
+                nodes = memory.tree_nodes(own for _, own in per_matrix.spans(run))
+                shape, dtype = problem.product_shape, problem.product_dtype
+                self._sum = TreeSum(self._machine.xp, shape, dtype, per_matrix, nodes)
+            kind: Any = UserFunction if problem.result else Multiplication
+            self.operation: Operation = kind(self._machine, self._plan, matrices)
         self._machine.settle()  # before other threads write to it
         # A slot, or memory of products, is reused once the batch in it was looked at.
         self._ahead = min(self._machine.ahead, slots - 1)
-        if self._keep == "products":
+        if self._sum is None:
             self._ahead = min(self._ahead, outs - 1)
-        self.operation.try_arithmetic(self._slots[0].left, self._slots[0].right, self._outs[0][0])
-
-    def warm(self, job: "ShardJob") -> None:
-        """Take up to two batches through the ring, and drop their results.
-
-        This compiles kernels, and lets libraries set up what they need at their first call.
-        """
-        self._begin(job)
-        for _ in range(min(2, len(self._slots), -(-len(job.shard.run) // self.matrices))):
-            slot = self._begin_reads(job)
-            settle(slot.reads)
-            self._machine.hash(job.factors[0].digest, 0, raw_bytes(slot.left[: slot.batch.count]))
-            if not self._problem.result:  # a user's function may do anything
-                with self._machine.work(), np.errstate(all="ignore"):
-                    self._work(slot)
-                self._machine.mark()()
-                slot.batch.fetched(self._machine)
-        self._drop(job)
+        if isinstance(self.operation, Multiplication):
+            self.operation.try_arithmetic(*self._slots[0].factors, self._outs[0][0])
 
     def compute(self, job: "ShardJob", coming: Callable[[], "ShardJob | None"]) -> None:
         """Take all batches of a shard through the ring; its writes may be in flight afterwards.
@@ -180,14 +149,15 @@ class Ring:
             raise
 
     def _begin(self, job: "ShardJob") -> None:
-        """Take the one B ``(k, p)`` that serves all matrices, if there is one; begin a new sum."""
+        """Read the one B ``(k, p)`` that serves all matrices, if there is one; begin a new sum."""
         if self._right is not None:
+            factor, raw = job.factors[1], raw_bytes(self._right)
             with job.watch.timed("read"):
-                right = job.read_right()
-            with job.watch.timed("compute"):
-                with self._machine.work():
-                    self._right[...] = self._machine.xp.asarray(right)
-                self._machine.settle()
+                for read in self._machine.fill(factor, 0, raw):
+                    read.result()
+            fragments = self._machine.hash(factor.digest, 0, raw)
+            self._machine.settle()
+            self._take_fragments(fragments)
         if self._sum is not None:
             with self._machine.work():
                 self._sum.reset()
@@ -200,52 +170,44 @@ class Ring:
             if len(jobs) == 1 and job.next == job.shard.stop and (following := coming()):
                 jobs.append(following)
 
-    def _begin_reads(self, job: "ShardJob") -> _Slot:
+    def _begin_reads(self, job: "ShardJob") -> None:
         """Begin to read the next batch of a shard into the slot that has been free for longest."""
         slot = self._free.popleft()
         self._reading.append(slot)
-        count = min(self.matrices, job.shard.stop - job.next)
-        begin = job.next - job.shard.start
-        slot.job, slot.place, slot.reads = job, begin, []
-        slot.batch, of = BatchReport(job.next, count), slice(begin, begin + count)
-        job.next += count
+        slot.job, slot.reads, slot.fragments = job, [], []
+        slot.batch = BatchReport(job.next, min(self.matrices, job.shard.stop - job.next))
+        slot.place = job.next - job.shard.start
+        job.next += slot.batch.count
         if job.weights is not None:
-            slot.batch.weights = job.weights[of]
-            if not slot.batch.weights.all():
-                slot.batch.left_out = np.flatnonzero(slot.batch.weights == 0)
+            slot.batch.weights = job.weights[slot.place :][: slot.batch.count]
+            slot.batch.left_out = np.flatnonzero(slot.batch.weights == 0)
         try:
-            for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
-                for low, high in factor.wanted(begin, begin + count):
-                    raw = raw_bytes(stack[low - begin : high - begin])
-                    slot.reads += self._machine.fill(factor, low * stack[0].nbytes, raw)
+            for factor, offset, raw in self._bytes_of(slot):
+                slot.reads += self._machine.fill(factor, offset, raw)
         except Exception as error:  # perhaps of the next shard: raised at its turn
             failed: Future[None] = Future()
             failed.set_exception(error)
             slot.reads.append(failed)
-        return slot
+
+    def _bytes_of(self, slot: _Slot) -> Iterator[tuple[Factor, int, Any]]:
+        """The factors of a batch: each with the offset in it and the bytes of the slot."""
+        for factor, stack in zip(slot.job.factors, slot.factors[: self._own], strict=False):
+            yield factor, slot.place * stack[0].nbytes, raw_bytes(stack[: slot.batch.count])
 
     def _queue(self, slot: _Slot) -> None:
         """Wait for the reads of a slot, and queue all work on its batch."""
-        job, machine, batch = slot.job, self._machine, slot.batch
+        job, machine = slot.job, self._machine
         with job.watch.timed("read"):
             for read in slot.reads:
                 read.result()
         with job.watch.timed("write"):
             settle(self._outs[0][1])
         with job.watch.timed("compute"):
-            slot.fragments = []
-            for factor, stack in zip(job.factors, (slot.left, slot.right), strict=False):
-                if factor.is_whole:
-                    offset, raw = slot.place * stack[0].nbytes, raw_bytes(stack[: batch.count])
-                    slot.fragments += machine.hash(factor.digest, offset, raw)
-                if batch.left_out is not None:
-                    with machine.work():  # the host hashes them later, as they were read
-                        slot.fragments = [(*place, raw.copy()) for *place, raw in slot.fragments]
-                    # A user's function may not accept zeros: it gets another matrix twice.
-                    like = int((batch.weights != 0).argmax()) if self._problem.result else None
-                    machine.clear(stack, batch.left_out, like)
-            if self._problem.result:
-                machine.mark()()  # hash first: the function may change its block
+            for factor, offset, raw in self._bytes_of(slot):
+                slot.fragments += machine.hash(factor.digest, offset, raw)
+            if self._problem.result or len(slot.batch.left_out):
+                machine.mark()()  # hash first: what follows may change the block
+                self._take_fragments(slot.fragments)
             with machine.work(), np.errstate(all="ignore"):  # the checks find and name overflow
                 self._work(slot)
             if slot.written is not None:
@@ -257,18 +219,16 @@ class Ring:
         """Multiply a batch, prove its products, and add them, if there is a sum."""
         out, slot.writes = self._outs[0]
         self._outs.rotate(-1)
-        batch, xp = slot.batch, self._machine.xp
-        products, left_out = out[: batch.count], batch.left_out
-        # A user's function is not called for a batch that is left out altogether.
-        if not self._problem.result or left_out is None or len(left_out) < batch.count:
-            products = self.operation.run(batch, slot.left, slot.right, out)
-        if left_out is not None:  # they count as zeros, whatever B or a function made of them
-            products[xp.asarray(left_out)] = 0
-        # With a proof, a finite ratio implies that factors and product are finite.
-        proven = self.operation.proof and self.operation.strict
-        if products.dtype.kind != "i" and not proven:
-            batch.product = largest(xp, products)
-        batch.add_up(xp)
+        batch, places = slot.batch, None
+        if len(batch.left_out):
+            places = self._machine.xp.asarray(batch.left_out)
+            # They may hold NaN, and a user's function may not accept zeros: take another one twice.
+            like = int((batch.weights != 0).argmax())
+            for stack in slot.factors[: self._own]:
+                stack[places] = stack[like]
+        products = self.operation.run(batch, *slot.factors, out)
+        if places is not None:  # they count as zeros, whatever B or a function made of them
+            products[places] = 0
         if self._sum is None:
             slot.written = raw_bytes(products)
         else:
@@ -280,7 +240,7 @@ class Ring:
         with job.watch.timed("compute"):
             slot.mark()
             self._take_fragments(slot.fragments)
-            job.checks.examine(slot.batch.fetched(self._machine))
+            job.checks.examine(slot.batch)
         if slot.written is not None:
             slot.writes += job.write(slot.place * self._problem.product_bytes, slot.written)
         self._free.append(slot)
@@ -288,6 +248,7 @@ class Ring:
     def _take_fragments(self, fragments: list[Fragment]) -> None:
         for checksum, offset, raw in fragments:
             checksum.update(offset, self._machine.fetch(raw))
+        fragments.clear()
 
     def _finish_sum(self, job: "ShardJob") -> None:
         """Finish the checksums of a shard, and its sum, whose nodes begin to be written."""

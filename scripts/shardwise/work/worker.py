@@ -19,7 +19,7 @@ from shardwise import errors, host
 from shardwise.devices import choose
 from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files import commit
-from shardwise.multiply.job import Session, ShardJob, warm
+from shardwise.multiply.job import Session, ShardJob
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
 from shardwise.records import failures
@@ -82,12 +82,12 @@ class ShardLoop:
 
         Returns the worst exit code of the failures here, or 0.
         """
-        warm(self._session)
+        self._session.warm()
         began = time.monotonic()
         while (begun := self._take()) is not None:
+            self._compute(*begun)
             # After compiling CUDA kernels, SIGTERM no longer interrupts a wait: restore that.
             signal.siginterrupt(signal.SIGTERM, True)
-            self._compute(*begun)
             self._run_time.learn(time.monotonic() - began)  # with the wait for its copy
             began = time.monotonic()
         self._settle()

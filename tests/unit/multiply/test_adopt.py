@@ -31,9 +31,8 @@ def check_products(made, folder, left, right=None, **over):
 
 def in_files(folder, array):
     """A folder of 2-D files; existing files stay as they are."""
-    for number, matrix in enumerate(array):
-        if not (path := folder / "in" / f"{number:02}.npy").exists():
-            save(path, matrix)
+    for number in range(len([*folder.glob("in/*")]), len(array)):
+        save(folder / "in" / f"{number:02}.npy", array[number])
     return folder / "in"
 
 

@@ -8,7 +8,7 @@ from shardwise import host
 from shardwise.devices import choose
 from shardwise.devices.nvml import Device
 from shardwise.errors import DeviceFailed, IntegrityError
-from shardwise.multiply import backend, checks, job
+from shardwise.multiply import backend, job, operation
 from shardwise.records import failures
 
 from tests import factories
@@ -50,7 +50,7 @@ def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(
     made, shard = planned
     error = DeviceFailed("the product of matrix 2 is wrong", suspect=suspect)
     with monkeypatch.context() as patch:
-        patch.setattr(checks.ShardChecks, "examine", Mock(side_effect=error))
+        patch.setattr(operation.ShardChecks, "examine", Mock(side_effect=error))
         with pytest.raises(kind, match="product of matrix 2 is wrong") as caught:
             compute(made, shard)
     assert caught.value.exit_code == code
@@ -73,8 +73,6 @@ def test_a_device_that_fails_as_it_is_taken(planned, monkeypatch):
     error.__cause__ = of_hardware = Exception()
     of_hardware.status = 214
     monkeypatch.setattr(backend, "load_backend", Mock(side_effect=error))
-    made, shard = planned
     with pytest.raises(DeviceFailed, match=f"no usable device .{A} of "):
-        compute(made, shard)
-    assert failures.of_this_run(made.results, [shard.name])[shard.name].device == A
-    assert list(failures.barred(made.results)) == [A]
+        compute(*planned)
+    assert list(failures.barred(planned[0].results)) == [A]

@@ -76,13 +76,12 @@ def test_children_of_the_function_end_with_the_shard(tmp_path):
     assert not [pid for pid in processes.running() if str(tmp_path) in processes.words(pid)]
 
 
-@pytest.mark.parametrize("materialize", [factories.nightly(True), False])
-def test_a_change_of_the_working_directory_moves_nothing(tmp_path, materialize):
+def test_a_change_of_the_working_directory_moves_nothing(tmp_path):
     """Results land where they belong, and inputs are found, even after the function's chdir."""
     (elsewhere := tmp_path / "elsewhere" / "results").mkdir(parents=True)
     # Long enough for the progress file of the shard, which is written every two seconds.
     trouble = f"os.chdir({str(elsewhere.parent)!r})\ntime.sleep(2.5)"
-    made = planned(tmp_path, trouble, materialize=materialize)
+    made = planned(tmp_path, trouble)
     run(made)
     np.testing.assert_array_equal(np.load(factories.file(made, "product")), 2 * LEFT[:2])
     assert list(elsewhere.parent.rglob("*")) == [elsewhere]

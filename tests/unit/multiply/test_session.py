@@ -58,7 +58,7 @@ def test_products_are_exact_or_refused(tmp_path, left, right, fits):
         assert "may not fit int64" in refused(made)
 
 
-@pytest.mark.parametrize("lost", ["copy", "receipt", "damaged", "of another shard", "of before"])
+@pytest.mark.parametrize("lost", ["copy", "receipt", "damaged", "of another shard"])
 def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, lost):
     """Without its copy, or without a whole receipt of it, a task copies its matrices first."""
     left = stack((4, 3, 3))
@@ -69,8 +69,6 @@ def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, los
     elif lost == "of another shard":
         path.write_bytes(factories.file(made, "shard", "00001").read_bytes())
         receipt.write_bytes(factories.file(made, "shard_receipt", "00001").read_bytes())
-    elif lost == "of before":
-        made = factories.plan(tmp_path, left := stack((4, 3, 3), seed=5), shards=2)
     else:
         (path if lost == "copy" else receipt).unlink()
     job.run_shard(made, "00000")

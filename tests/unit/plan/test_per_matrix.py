@@ -3,7 +3,6 @@
 import json
 import math
 from collections import Counter
-from unittest.mock import Mock
 
 import hypothesis
 import numpy as np
@@ -12,9 +11,8 @@ import shardwise
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import IntegrityError
-from shardwise.multiply.ring import allocate_sum
-from shardwise.plan import per_matrix, planner
-from shardwise.plan.problem import Problem
+from shardwise.numerics.tree import TreeSum
+from shardwise.plan import memory, per_matrix, planner
 from shardwise.records import receipts
 from shardwise.records.receipts import SumReceipt
 
@@ -195,9 +193,8 @@ def test_the_trees_of_all_labels_hold_no_more_than_is_planned(labels, data):
     said = per_matrix.PerMatrix(None, np.array(labels, "u1"), tuple(range(6)))
     start = data.draw(st.integers(0, len(labels) - 1))
     run, batch = range(start, len(labels)), data.draw(st.integers(1, 20))
-    problem = Problem(len(labels), (1, 1), "A @ A", "float64", labels=6)
-    total = allocate_sum(np, Mock(problem=problem, per_matrix=said), run)
-    most = len(total._spare)
+    most = memory.tree_nodes(own for _, own in said.spans(run))
+    total = TreeSum(np, (1, 1), "float64", said, most)
     for low in run[::batch]:
         total.add(np.ones((min(batch, run.stop - low), 1, 1)), low)
     nodes = total.take()

@@ -52,7 +52,7 @@ def test_a_function_of_ones_own(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def f(xp, block):\n    return 1 / (block - 2)\n")
     over = {"product": f"{path}:f", "shards": 3}
-    told = refused(factories.plan(tmp_path, with_wild((9, 3, 3)), **over), "00001")
+    told = refused(factories.plan(tmp_path, with_wild((9, 3, 3)) * 5, **over), "00001")
     assert f"nan at row 2, column 1 of matrix 4 of {tmp_path}/input.npy" in told
     finite = np.zeros((9, 3, 3))
     finite[4, 2, 1] = 2

@@ -215,11 +215,11 @@ def test_no_worker_of_the_run_takes_a_device_that_failed(tmp_path):
     bad, good = fake_uuid(0), fake_uuid(1)
     wrong = (
         "from shardwise.errors import DeviceFailed\n"
-        "from shardwise.multiply import checks\n"
+        "from shardwise.multiply import operation\n"
         "def examine(self, report):\n"
         "    raise DeviceFailed('the product is wrong', suspect=True)\n"
         f"if os.environ['CUDA_VISIBLE_DEVICES'] == '{bad}':\n"
-        "    checks.ShardChecks.examine = examine"
+        "    operation.ShardChecks.examine = examine"
     )
     made, run = planned(tmp_path, wrong), "0123456789ab"
     left = "no device is left for this task"
