@@ -1,8 +1,7 @@
 """Ranks that reduce the same stack over and over: however it is cut, the bits are the same.
 
-Started by ``mpiexec``. All ranks draw the same stacks, and six ways to compute and sum each. For
-each way, rank 0 computes the shards and some of the ranks reduce them. Rank 0 prints one line of
-JSON: how many ways were tried, and which results differed.
+All ranks draw the same stacks, and six ways to compute and sum each. Rank 0 computes the shards,
+and some of the ranks reduce them. Rank 0 prints how many ways were tried, and which results differ.
 
     mpiexec -n 4 python -m mpi4py -m tests.reduce_program FOLDER BACKEND SEED WAYS
 """
@@ -30,15 +29,13 @@ DTYPES = ("float16", "float32", "float64", "complex64", "complex128", "int16")
 
 def draw(random: np.random.Generator) -> tuple[np.ndarray, str]:
     """A stack of a random dtype, size and scale, and the product to compute."""
-    dtype = str(random.choice(DTYPES))
-    n, dim = int(random.integers(1, 40)), int(random.integers(1, 9))
+    dtype, (dim, seed) = str(random.choice(DTYPES)), random.integers(1, 9, 2)
+    shape = int(random.integers(1, 40)), int(dim), int(dim)
     if dtype == "int16":
-        return random.integers(-9, 10, (n, dim, dim)).astype(dtype), "A @ A"
-    stack = random.standard_normal((n, dim, dim))
-    if "complex" in dtype:
-        stack = stack + 1j * random.standard_normal((n, dim, dim))
+        return factories.stack(shape, dtype, int(seed)), "A @ A"
     wide = 1 if dtype == "float16" else 8
-    scales = 10.0 ** random.integers(-wide, wide + 1, (n, 1, 1))
+    scales = 10.0 ** random.integers(-wide, wide + 1, (shape[0], 1, 1))
+    stack = factories.noise(shape, "complex128" if "complex" in dtype else "float64", int(seed))
     return (stack * scales).astype(dtype), str(random.choice(["A @ A", "A.T @ A"]))
 
 
@@ -51,20 +48,16 @@ def way(random: np.random.Generator, n: int, ranks: int) -> dict:
         "ranks": int(random.integers(1, ranks + 1)),
         "piece": int(random.choice([16, 64, 256, 2**20])),
         "batch": int(random.choice([1, 100, 1000, 2**23])),
-        "seed": int(random.integers(2**31)),
     }
 
 
 def compute(folder: Path, stack: np.ndarray, product: str, chosen: dict, backend: str) -> None:
-    """Compute a stack in the chosen way, its shards in random order."""
+    """Compute a stack in the chosen way, its last shards first."""
     over = {key: chosen[key] for key in ("shards", "keep", "materialize")}
-    made = factories.plan(
-        folder, stack, product=product, backend=backend, nonfinite="allow", **over
-    )
-    for shard in np.random.default_rng(chosen["seed"]).permutation(
-        [*factories.copied(made).shards]
-    ):
-        job.run_shard(made, str(shard))
+    over |= {"product": product, "backend": backend, "nonfinite": "allow"}
+    made = factories.copied(factories.plan(folder, stack, **over))
+    for shard in reversed(made.shards):
+        job.run_shard(made, shard)
     ledger.write(made)
 
 

@@ -10,7 +10,7 @@ from shardwise.errors import ShardwiseError, TryAgain, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.plan import plan as plans
-from shardwise.records import failures, locks, others, receipts
+from shardwise.records import failures, locks, receipts, store
 from shardwise.records.receipts import CopyReceipt, ProductReceipt
 from shardwise.units import count, human_bytes
 
@@ -26,7 +26,7 @@ def clean(results: Results, remove: bool) -> str:
     with locks.take_lock(results.running, busy) if remove else nullcontext():
         if remove and locks.is_job_locked(results.living):
             raise TryAgain(busy)
-        found = list(others.find(plans.load(results.plan)))
+        found = list(store.find_others(plans.load(results.plan)))
         ours = dict.fromkeys(path for path in found if _is_ours(results, path))
         tops = defaultdict[Path, list[Path]](list)
         for path in ours:

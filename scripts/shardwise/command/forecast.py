@@ -13,9 +13,8 @@ from shardwise.plan import planner
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
 from shardwise.records import receipts
-from shardwise.records.quote import Quote, quote
 from shardwise.records.receipts import CopyReceipt, ProductReceipt
-from shardwise.records.store import Store, amounts
+from shardwise.records.store import Quote, Store, amounts, quote
 from shardwise.units import count, human_bytes, seconds
 
 _TRIED = 2  # shards of a trial

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, TryAgain
+from shardwise.errors import InputError, IntegrityError
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
@@ -39,11 +39,10 @@ Totals = Iterator[tuple[int, dict[str, np.ndarray]]]
 
 
 class Source:
-    """A finished results folder, as it was when it was opened.
+    """A finished results folder, as it was when it was opened; errors as of `read_finished`.
 
-    ``names`` are its results: ``sum``; ``sums``, with one for each label; or those of a covariance.
-    ``matrices`` has the number of matrices by label, in the order of the sums; ``weights`` those
-    of its matrices, all 1 if the run has none. Errors are those of `read_finished`.
+    ``names`` are its results, ``matrices`` the number of matrices by label, in the order of the
+    sums, ``weights`` those of its matrices.
     """
 
     def __init__(self, folder: str) -> None:
@@ -60,7 +59,6 @@ class Source:
     def problem(self) -> dict[str, Any]:
         """What must be the same for two sums to be added, by its name in messages."""
         problem, facts = self.plan.problem, self.plan.facts
-        uuids = [device["uuid"] for device in self.summary.made_by["devices"]]
         return {
             "product": problem.product,
             "digest of the function": facts.function,
@@ -71,7 +69,7 @@ class Source:
             "dtype": problem.dtype,
             "dtype of the product": problem.product_dtype,
             "precision": facts.settings.precision,
-            "backend": "cupy" if any(uuids) else "numpy",  # a CPU has no UUID
+            "backend": self.summary.backend,
             "kind of labels": _KINDS[type(next(iter(self.matrices), None))],
             "covariance": str(problem.covariance).lower(),
             "ddof": facts.covariance.ddof if facts.covariance else "none",
@@ -99,24 +97,17 @@ class Source:
         return np.fromfile(self.plan.results.statistic(name), dtype, count, offset=offset)
 
     def refuse_changed(self) -> None:
-        """Refuse results that a run has replaced meanwhile, or that are not as it recorded them."""
-        try:
-            now = Source(self.folder)
-            same = (now.plan.key, now.summary) == (self.plan.key, self.summary)
-        except ShardwiseError:
-            same = False
-        if not same:
-            raise TryAgain(
-                f"{self.folder} changed while it was being merged; nothing was written. Let the "
-                "run in it finish, then merge again"
-            )
+        """Refuse results that are not, or no longer, as their run had recorded them."""
         try:
             for name in self.names:
                 facts = self.summary.files[name]
                 receipts.check_elements(self.plan.results.statistic(name), facts)
         except IntegrityError as error:
-            cure = f"for the repair, run: shardwise verify {for_bash(Path(self.folder))}"
-            raise IntegrityError(f"{error}; nothing was written; {cure}") from error
+            cure = f"run: shardwise verify {for_bash(Path(self.folder))}"
+            raise IntegrityError(
+                f"{error}; nothing was written. If a run works there, let it finish, then merge "
+                f"again; else {cure}"
+            ) from error
 
 
 def run(out: Path, folders: Iterable[str]) -> int:
@@ -124,17 +115,8 @@ def run(out: Path, folders: Iterable[str]) -> int:
 
     The total is sum and mean; with labels, a sum for each label over the folders that have it, and
     ``labels.json``; with ``covariance: true``, covariance, correlation and the mean of all rows.
-    ``summary.json`` is written last.
-
-    Raises
-    ------
-    InputError
-        If a folder has no finished run, or one that cannot be added to the others; if no merge
-        wrote ``out``; if the total overflows.
-    IntegrityError
-        If a sum is not what its run recorded.
-    TryAgain
-        If a folder changes meanwhile, or another merge writes into ``out``.
+    ``summary.json`` is written last. If anything does not fit, or changes meanwhile, an error says
+    so, and nothing is written.
     """
     results, sources = Results(out), list(map(Source, folders))
     for one, other in itertools.combinations(sources, 2):
@@ -191,7 +173,6 @@ def _write(
         for source in sources:
             source.refuse_changed()
         files.close()
-        files.refuse_incomplete()
         written = files.publish(files.digests)
     finally:
         files.discard()

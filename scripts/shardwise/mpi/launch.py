@@ -31,20 +31,8 @@ log = logging.getLogger(__name__)
 _FIRST_NODE = "SHARDWISE_FIRST_NODE"
 """For ranks, as JSON: the host name of the first node, and the variables that grant its GPUs."""
 
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-_RANKS = ("PMI_RANK", "PMI_ID", "PMIX_RANK")
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _GRANTED = ("SLURM_NTASKS", "NSLOTS")
-
-_COUNT = re.compile(r"-np?|-n\d+|--np(=.*)?|--ntasks(=.*)?")
-"""The options that say how many ranks there are: of MPICH, Open MPI and srun."""
-
-_DEFAULTS = {
-    # By default Open MPI binds ranks to cores. Its versions 4 and 5 read these; no other launcher.
-    "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "PRTE_MCA_hwloc_default_binding_policy": "none",
-    # Without this, srun lets the other ranks wait for one that has failed.
-    "SLURM_KILL_BAD_EXIT": "1",
-}
 
 
 def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
@@ -52,26 +40,17 @@ def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
 
     A world of one rank does not count: any process in an interactive shell of srun looks like it.
     """
-    size = _size(environ)
-    if size is None:
-        return any(name in environ for name in _RANKS)
-    return size > 1 or RANKS_STARTED in environ
+    return RANKS_STARTED in environ or _largest(environ, _SIZES, 0) > 1
 
 
-def expected_ranks(environ: Mapping[str, str] = os.environ, otherwise: int = 2) -> int | None:
-    """How many ranks the launcher has started, or the scheduler granted, or ``otherwise`` says.
-
-    None in a rank whose launcher does not tell: then only MPI knows.
-    """
-    size = _size(environ)
-    if size or is_rank(environ):
-        return size
-    return next((int(environ[name]) for name in _GRANTED if environ.get(name)), otherwise)
+def expected_ranks(environ: Mapping[str, str] = os.environ, otherwise: int = 2) -> int:
+    """How many ranks the launcher has started, or the scheduler granted, or ``otherwise`` says."""
+    granted = _largest(environ, _GRANTED, otherwise)
+    return _largest(environ, [RANKS_STARTED], _largest(environ, _SIZES, granted))
 
 
-def _size(environ: Mapping[str, str]) -> int | None:
-    names = (RANKS_STARTED,) if RANKS_STARTED in environ else _SIZES
-    return max((int(environ[name]) for name in names if name in environ), default=None)
+def _largest(environ: Mapping[str, str], names: Sequence[str], otherwise: int) -> int:
+    return max((int(environ[name]) for name in names if environ.get(name)), default=otherwise)
 
 
 def build_command(
@@ -79,8 +58,7 @@ def build_command(
 ) -> list[str]:
     """The command line that starts ``ranks`` ranks of the program that follows it.
 
-    ``launcher`` is a launcher with its options, as in a shell; if these say how many ranks, they
-    win. None: the mpiexec of the MPI that mpi4py loads.
+    ``launcher`` has its options, as in a shell. None: the mpiexec of the MPI that mpi4py loads.
     """
     try:
         name, *words = shlex.split(launcher or "") or ["mpiexec"]
@@ -96,13 +74,15 @@ def build_command(
             "with --launcher, or in the line 'mpi' of the profile, such as "
             'mpi: "/opt/site/bin/mpiexec"'
         )
-    counted = any(map(_COUNT.fullmatch, words))
-    return [program, *words, *([] if counted else ["-n", str(ranks)])]
+    return [program, *words, "-n", str(ranks)]
 
 
 def build_environment(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for a launcher: our defaults, what the user set, nothing of an outer rank."""
-    return {**_DEFAULTS, **without_stray(environ), RANKS_STARTED: str(ranks)}
+    """The environment for a launcher: what the user set, and nothing of an outer rank.
+
+    By default srun lets the other ranks wait for one that has failed.
+    """
+    return {"SLURM_KILL_BAD_EXIT": "1", **without_stray(environ), RANKS_STARTED: str(ranks)}
 
 
 def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
@@ -133,10 +113,9 @@ def _without_grant(environ: dict[str, str]) -> dict[str, str]:
     variable, the ranks keep the value that the scheduler sets on their node: Slurm by srun, Grid
     Engine by qrsh. But qrsh does not start the ranks on the first node: see `_own_grant`.
     """
-    several = environ.get("SLURM_JOB_NUM_NODES", environ.get("NHOSTS", "1")) != "1"
-    first = {name: environ[name] for name in grants.variables(environ)}
-    if not several or not first:
+    if environ.get("SLURM_JOB_NUM_NODES", environ.get("NHOSTS", "1")) == "1":
         return environ
+    first = {name: environ[name] for name in grants.variables(environ)}
     others = {name: value for name, value in environ.items() if name not in first}
     return {**others, _FIRST_NODE: json.dumps([socket.gethostname(), first])}
 
@@ -157,9 +136,8 @@ def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[st
         if variables.get("SLURM_JOB_NUM_NODES") == "1":
             # Else MPICH's mpiexec uses srun, which waits for the CPUs that this job step holds.
             variables.setdefault("HYDRA_LAUNCHER", "fork")
-    # mpi4py's runner ends all ranks if one ends with an uncaught error. It also replaces
-    # sys.path[0] by the folder of the script. With -P that entry is not the working folder but one
-    # that is needed, so sys.prefix is put before it, to be replaced instead.
+    # mpi4py's runner ends all ranks if one ends with an error. It replaces sys.path[0], which with
+    # -P is needed: so another entry is put before it.
     runner = "import sys; sys.path.insert(0, sys.prefix); from mpi4py.run import main; main()"
     return [*words, sys.executable, "-P", "-c", runner, *argv], variables
 
@@ -168,9 +146,8 @@ def start_ranks(options: Namespace) -> Any:
     """The MPI module, in a rank; a process that is no rank yet begins again as several.
 
     The launcher then replaces it (exec): it gets the signals, and sets the exit code. ``options``
-    has ``launcher`` and ``ranks``; if no ranks are given, the expected number is set. Raises
-    InputError on each rank if there are not so many: a launcher of another MPI would start many
-    worlds of one rank each, and report no error.
+    has ``launcher`` and ``ranks``. Raises InputError if MPI has another number of ranks: a launcher
+    of another MPI starts worlds of one rank each, and reports no error.
     """
     options.ranks = options.ranks or expected_ranks()
     if is_rank():
@@ -198,7 +175,7 @@ def start_ranks(options: Namespace) -> Any:
         with suppress(OSError):  # another rank was first
             os.unlink(name)
     size = mpi.COMM_WORLD.size
-    if size != (options.ranks or size):
+    if size != options.ranks:
         raise InputError(
             f"asked for {options.ranks} ranks, but MPI has {size}: the launcher does not match the "
             "MPI that mpi4py loads; see the line 'mpi' of the profile"

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Self
@@ -16,7 +17,7 @@ from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.files.paths import for_bash
 from shardwise.multiply import backend as backends
-from shardwise.multiply import copy
+from shardwise.multiply import copy, nonfinite
 from shardwise.multiply.adopt import Earlier
 from shardwise.multiply.copy import Factor, factors_of
 from shardwise.multiply.cuda import Cuda
@@ -25,9 +26,8 @@ from shardwise.multiply.operation import Machine, ShardChecks
 from shardwise.multiply.ring import Ring, settle
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, judge, nonfinite, receipts
-from shardwise.records.starts import forget_start, note_start
-from shardwise.records.timeline import Stopwatch
+from shardwise.records import failures, judge, receipts
+from shardwise.records.failures import forget_start, note_start
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,32 @@ def run_shard(
     session = Session(plan, memory, wait, shard=plan.shard(shard_id))
     session.warm()
     ShardJob(session, shard_id).run()
+
+
+class Stopwatch:
+    """Seconds of one shard by what held it up, from Unix time ``unix`` on by a steady clock.
+
+    docs/internals/receipts.md says what counts as what.
+    """
+
+    def __init__(self) -> None:
+        self.unix, self._began = time.time(), time.perf_counter()
+        self._seconds = {"read": 0.0, "compute": 0.0, "write": 0.0}
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the time of the body as a stage of the shard; stages must not overlap."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[stage] += time.perf_counter() - began
+
+    def end(self) -> tuple[float, dict[str, float]]:
+        """The Unix time now, and the seconds of each stage and of waiting."""
+        took = time.perf_counter() - self._began
+        waiting = max(0.0, took - sum(self._seconds.values()))
+        return self.unix + took, {"waiting": waiting, **self._seconds}
 
 
 class ShardJob:
@@ -182,10 +208,10 @@ class ShardJob:
                 write.result()
             facts, checksum = self._prove(), self.writer.hashed.hexdigest()
             identity = os.fstat(self.writer.file.fileno())
-        product, finished = plan.results.product(shard.name), watch.end()
+        product, (finished, held) = plan.results.product(shard.name), watch.end()
         receipt = facts | {
             "file": receipts.describe_file(product, self.writer, checksum, **self._nodes),
-            "held": watch.held(finished),
+            "held": held,
             **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
         }
         receipts.write_for(plan.results.receipt(shard.name), receipt, product, identity)
@@ -213,7 +239,7 @@ class ShardJob:
             "input_checksum": own,
             "right_checksum": right[0] if right else None,
             "proof": operation.proof,
-            **witness,
+            "witness": witness,
             "compute": operation.compute,
         }
 

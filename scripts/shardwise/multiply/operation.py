@@ -20,7 +20,8 @@ from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
 from shardwise.processes import threads
-from shardwise.records import witness
+from shardwise.records import judge
+from shardwise.records.receipts import Witness
 
 Machine = Host | Cuda
 
@@ -173,18 +174,14 @@ class ShardChecks:
                 suspect=True,
             )
 
-    def witness(self) -> dict[str, Any]:
-        """For the receipt: the witness of the shard's products, or why there is none."""
-        problem, why = self._problem, "verify: false"
-        if problem.result:
-            why = "a user's function has no factors to compare with"
-        if self.operation.proof:
-            total, bound = end_to_end.summed(self._totals), self.operation.bound
-            tolerance = end_to_end.product_bound(problem, total, self._rows, bound)
-            if np.isfinite([*total, tolerance]).all():
-                return {"witness": witness.of(total, tolerance)}
-            why = "a product, or its proof, is not finite in double precision"
-        return {"witness": None, "no_witness": why}
+    def witness(self) -> Witness | None:
+        """The witness of the shard's products, for the receipt, if they are proven and finite."""
+        if not self.operation.proof:
+            return None
+        total, bound = end_to_end.summed(self._totals), self.operation.bound
+        tolerance = end_to_end.product_bound(self._problem, total, self._rows, bound)
+        finite = np.isfinite([*total, tolerance]).all()
+        return judge.witness(total, tolerance) if finite else None
 
 
 def _not_finite(problem: Problem, matrix: int) -> BadMatrix:

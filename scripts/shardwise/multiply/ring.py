@@ -56,8 +56,8 @@ class Ring:
     """Slots that successive shards share, none of which is larger than ``shard``.
 
     ``most`` is the host memory that the whole task may take, in bytes. DeviceFailed or TryAgain if
-    even the smallest ring does not fit; IntegrityError if the device multiplies in a lower precision
-    than was asked for (gemm.py).
+    even the smallest ring does not fit; IntegrityError if the device multiplies in a lower
+    precision than was asked for (gemm.py).
     """
 
     def __init__(self, machine: Machine, plan: Plan, shard: Shard, most: int | None = None) -> None:

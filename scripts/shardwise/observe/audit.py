@@ -45,8 +45,6 @@ class Audit:
         """Note that a file is damaged or missing; one that is only unreadable here is an error."""
         try:
             yield
-        except receipts.UnknownSchema:
-            raise
         except (IntegrityError, OSError) as error:
             # A sum was made of all shards: those missing now are lost.
             later = isinstance(error, receipts.NoReceipt) and not self.summed

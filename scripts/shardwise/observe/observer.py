@@ -28,8 +28,7 @@ from shardwise.observe.status import (
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, judge, locks, receipts
-from shardwise.records.failures import Failure
-from shardwise.records.starts import last_start
+from shardwise.records.failures import Failure, last_start
 
 _MOST_NAMED = 20
 

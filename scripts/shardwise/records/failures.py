@@ -1,7 +1,8 @@
-"""Failure files: why a shard or a stage last failed, kept until it succeeds.
+"""Attempts at a shard or a stage: why the last one failed, and a journal of when each began.
 
-The task that fails writes the file; the task that succeeds removes it. Retries, the final messages
-of a run, watch and page read it; nothing parses a log. A killed task writes none itself.
+The task that fails writes the failure; the task that succeeds removes it. Retries, the final
+messages of a run, watch and page read it; nothing parses a log. A killed task writes none itself,
+but its line in the journal stays.
 """
 
 import json
@@ -9,16 +10,16 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from shardwise import host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, of_code, one_line, verdict
 from shardwise.files import small
 from shardwise.files.paths import Results, list_names, place
-from shardwise.records.starts import count_starts
 
 RUN = "SHARDWISE_RUN"  # the environment variable that tells a job which run it belongs to
 DEVICE = "device-"  # begins the name of a GPU's failure, before its UUID
@@ -30,8 +31,8 @@ class Failure:
     """One failure: ``name`` is that of a shard, or of a stage, such as ``reduce-KEY``.
 
     ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
-    ``log`` a path in the results folder, ``at`` Unix time. ``suspect``: the device is to blame.
-    ``reason`` is one line; a traceback of the user's function is in the log.
+    ``log`` a path in the results folder, ``at`` Unix time. ``reason`` is one line; a traceback of
+    the user's function is in the log.
     """
 
     name: str
@@ -43,7 +44,6 @@ class Failure:
     attempt: int = 1
     run: str | None = None
     log: str | None = None
-    suspect: bool = False
 
 
 def begin_run() -> str:
@@ -70,7 +70,7 @@ def note(
     words = reason.partition("\nTraceback (most recent call last)")[0]
     failure = Failure(
         name, code, one_line(re.sub("\n *", "; ", words))[:_MOST_LETTERS], host.node(), time.time(),
-        device, attempt, this_run(), os.path.relpath(log, results.root) if log else None, suspect,
+        device, attempt, this_run(), os.path.relpath(log, results.root) if log else None,
     )  # fmt: skip
     try:
         results.failed.mkdir(exist_ok=True)
@@ -141,8 +141,7 @@ def refuse_again(results: Results, name: str) -> None:
 
 def barred(results: Results) -> dict[str, Failure]:
     """The devices, by UUID, that this run does not take again, each with its failure."""
-    own = this_run()
-    return {uuid: failure for uuid, failure in suspects(results).items() if failure.run == own}
+    return {uuid: why for uuid, why in suspects(results).items() if why.run == this_run()}
 
 
 def forget_devices(results: Results) -> None:
@@ -155,3 +154,49 @@ def suspects(results: Results) -> dict[str, Failure]:
     """The devices, by UUID, that were blamed for a failure, each with that failure."""
     found = {path.stem: read(path) for path in results.failed.glob(f"{DEVICE}*.json")}
     return {name.removeprefix(DEVICE): failure for name, failure in found.items() if failure}
+
+
+class Start(NamedTuple):
+    """When an attempt began (Unix time), by which process of a node, and on which device."""
+
+    at: float
+    node: str
+    process: int
+    device: str
+    uuid: str | None
+
+
+def note_start(path: Path, device: Mapping[str, Any] | None = None) -> int:
+    """Add a line to a journal; return the number of this attempt.
+
+    ``device`` has the ``name`` of what computes, and its ``uuid`` if it is a GPU.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own = device or {}
+    cells = [f"{time.time():.3f}", host.node(), os.getpid(), host.job_number() or ""]
+    cells += [own.get("name") or "", own.get("uuid") or ""]
+    return small.append_line(path, "\t".join(map(str, cells)), sync=False)
+
+
+def count_starts(path: Path) -> int:
+    """How many attempts a journal knows of."""
+    with suppress(OSError):
+        return path.read_bytes().count(b"\n")
+    return 0
+
+
+def forget_start(path: Path) -> None:
+    """Remove the journal of a shard that has succeeded, if it took one attempt only."""
+    if count_starts(path) == 1:
+        with suppress(OSError):
+            path.unlink()
+
+
+def last_start(path: Path) -> Start | None:
+    """The latest attempt; None if there is none, or if the journal cannot be parsed."""
+    with suppress(ShardwiseError, ValueError, IndexError):
+        line = (small.read(path) or b"").decode().splitlines()[-1]
+        at, node, process, _, name, uuid = line.split("\t")
+        if 0 <= float(at) < 2**63:
+            return Start(float(at), node, int(process), name, uuid or None)
+    return None

@@ -1,19 +1,22 @@
-"""The judge: the only code that decides whether a receipt is valid under a plan.
+"""The judge: the only code that decides whether a receipt is valid, by its plan and its proof.
 
 All readers ask it, so that none accepts what another refuses. It raises IntegrityError, as does
 `receipts.read`; elements are checked by the code that reads them.
 """
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import InputError, IntegrityError, short
-from shardwise.files import small
-from shardwise.plan import plan as plans
+import numpy as np
+
+from shardwise.errors import DeviceFailed, InputError, IntegrityError, short
+from shardwise.numerics.end_to_end import gap, parts_of, sum_bound, summed
 from shardwise.plan.plan import Plan
-from shardwise.plan.problem import statistic_dtype, statistic_shape
+from shardwise.plan.problem import Problem, statistic_dtype, statistic_shape
 from shardwise.records import receipts
-from shardwise.records.receipts import ArrayFile, CopyReceipt, ProductReceipt, SumReceipt
+from shardwise.records.receipts import CopyReceipt, ProductReceipt, SumReceipt, Witness
 from shardwise.records.store import Store
 
 
@@ -71,20 +74,12 @@ def read_sum(plan: Plan) -> SumReceipt | None:
     if not Store(plan).is_summed(()):
         return None
     summary = check_summary(plan)
+    problem, results = plan.problem, plan.results
     for name, facts in summary.files.items():
-        check_statistic(plan, name, facts)
-    check_labels(plan)
+        dtype, shape = statistic_dtype(name, problem.product_dtype), statistic_shape(name, problem)
+        _expect(facts, {"shape": shape, "dtype": dtype}, results.summary)
+        receipts.check_file(results.statistic(name), facts)
     return summary
-
-
-def check_labels(plan: Plan) -> None:
-    """Refuse a ``labels.json`` that is not what the plan says."""
-    facts, path = plan.facts, plan.results.label_names
-    if facts.labels and small.read(path) != plans.label_text(facts.labels, facts.label_counts):
-        raise IntegrityError(
-            f"{path} is missing, or not what the plan says; remove {plan.results.summary} too, and "
-            "start the run again"
-        )
 
 
 def check_summary(plan: Plan) -> SumReceipt:
@@ -95,15 +90,40 @@ def check_summary(plan: Plan) -> SumReceipt:
     return receipt
 
 
-def check_statistic(plan: Plan, name: str, facts: ArrayFile) -> None:
-    """Refuse a result, such as ``sum.npy``, that does not match the plan and its receipt."""
-    problem = plan.problem
-    dtype, shape = statistic_dtype(name, problem.product_dtype), statistic_shape(name, problem)
-    _expect(facts, {"shape": shape, "dtype": dtype}, plan.results.summary)
-    receipts.check_file(plan.results.statistic(name), facts)
-
-
 def _expect(record: Any, planned: dict[str, Any], path: Path) -> None:
     stated = {key: getattr(record, key) for key in planned}
     if stated != planned:
         raise IntegrityError(f"{path}: says {short(stated)}, but the plan says {short(planned)}")
+
+
+def witness(total: np.ndarray, tolerance: float) -> Witness:
+    """The witness for a shard's receipt, from the total of its forms and its `product_bound`.
+
+    DeviceFailed if products and factors disagree by more than that tolerance.
+    """
+    one, other, mass = parts_of(total)
+    if not gap(one, other) <= tolerance:
+        raise DeviceFailed(
+            "the products of the shard differ from what their factors give by "
+            f"{gap(one, other) / (tolerance or 1):.3g} times the tolerance; suspect the device "
+            "and try another",
+            suspect=True,
+        )
+    return Witness(one.tolist(), other.tolist(), mass, float(tolerance))
+
+
+def compare_sum(problem: Problem, products: Sequence[ProductReceipt], form: np.ndarray) -> float:
+    """How far a sum of products is from their receipts, as a fraction of the tolerance.
+
+    ``form`` is ``lᵀ S r`` of the sum S. NaN if a receipt has no witness, or if the sum or its proof
+    is not finite in double precision.
+    """
+    said = [receipt.witness for receipt in products if receipt.witness]
+    if len(said) < len(products):
+        return math.nan
+    dtype = "int64" if "int" in problem.product_dtype else "float64"
+    off = gap(form, summed([np.array(own.contribution, dtype) for own in said]))
+    bound = sum_bound(problem, sum(own.mass + own.tolerance for own in said))
+    if not (np.isfinite(form).all() and math.isfinite(bound)):
+        return math.nan
+    return off / bound if off else 0.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.errors import IntegrityError
 from shardwise.files.commit import commit
-from shardwise.files.paths import folders, for_bash, place
+from shardwise.files.paths import folders, for_bash
 from shardwise.plan.plan import Plan
 from shardwise.records import judge, store
 from shardwise.records.receipts import ProductReceipt
@@ -92,12 +92,8 @@ def checked_receipts(plan: Plan) -> list[ProductReceipt]:
 def build_repair(plan: Plan, shards: Iterable[str], files: Iterable[Path] = ()) -> str:
     """The bash command after which the next run makes some files again.
 
-    It removes the receipts of the shards' products, named in one word: hexadecimal digits and a
-    dash need no quotes. ``files`` are others; a copy among them is named by its receipt.
+    It removes the receipts of the shards' products, and other ``files``; a copy among these is
+    named by its receipt.
     """
-    names = sorted(place(plan.shards[shard].name) for shard in shards)
-    words = [for_bash(path) for path in sorted(set(files))]
-    if names:
-        word = names[0] if len(names) == 1 else f"{{{','.join(names)}}}"
-        words.insert(0, f"{for_bash(plan.results.products)}/{word}.json")
-    return f"rm -f {' '.join(words)}"
+    paths = [plan.results.receipt(plan.shards[shard].name) for shard in sorted(shards)]
+    return f"rm -f {' '.join(map(for_bash, [*paths, *sorted(set(files))]))}"

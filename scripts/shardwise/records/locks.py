@@ -2,10 +2,9 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
@@ -16,8 +15,7 @@ def take_lock(path: Path, busy: str) -> BinaryIO:
 
     A disk without locks keeps nobody out. Two reduces at once there still write the same bits.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = open(path, "a+b")  # noqa: SIM115 - the open file holds the lock
+    file = _opened(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -28,17 +26,19 @@ def take_lock(path: Path, busy: str) -> BinaryIO:
     return file
 
 
-@contextmanager
-def hold_job_lock(results: Results) -> Iterator[None]:
-    """Hold the lock that all jobs on these results share."""
-    path = results.living
-    with ExitStack() as stack:
-        # A disk that is full, read-only or without locks must not stop a job; its stage reports it.
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(path, "a+b"))
-            fcntl.flock(file, fcntl.LOCK_SH)
-        yield
+def _opened(path: Path) -> BinaryIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "a+b")
+
+
+def hold_job_lock(results: Results) -> AbstractContextManager[Any]:
+    """Take the lock that all jobs on these results share, held until the context ends."""
+    # A disk that is full, read-only or without locks must not stop a job; its stage reports it.
+    with suppress(OSError):
+        file = _opened(results.living)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        return file
+    return nullcontext()
 
 
 def is_job_locked(path: Path) -> bool | None:

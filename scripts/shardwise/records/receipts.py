@@ -4,8 +4,7 @@ import json
 import os
 import socket
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,15 +22,13 @@ from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, StackWriter, padded_header
 from shardwise.host import job_number, loaded
 
-SCHEMA = 2
+SCHEMA = 2  # written for other programs
 _MOST_BYTES = 32 << 20  # with the nodes of 256 labels of 100 letters each
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, Meta(ge=0, lt=2**63)]
 Line = Annotated[str, Meta(max_length=999, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")]
 """Text that a cell of a table can hold unchanged: one line, without control characters."""
-Number = int | float | list[int | float]
-"""A complex number is ``[re, im]``."""
 
 
 # Without the garbage collector, which would walk 100,000 of them again and again.
@@ -56,20 +53,6 @@ class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
     labels: tuple[int | str, ...] | None = None
 
 
-class Receipt(ReceiptPart, frozen=True):
-    """Which code made a file, where, and when: see `describe_origin`."""
-
-    schema: int
-    algorithm: int
-    versions: dict[str, str]
-    commit: str | None
-    node: Line
-    job: str | None
-    process: Whole
-    started: Amount
-    finished: Amount
-
-
 class UsedDevice(ReceiptPart, frozen=True):
     """The device that computed a product; a CPU has no UUID."""
 
@@ -78,34 +61,41 @@ class UsedDevice(ReceiptPart, frozen=True):
 
 
 class Witness(ReceiptPart, frozen=True):
-    """The numbers of the end-to-end proof; the first two may differ by at most ``tolerance``."""
+    """The numbers of the end-to-end proof; the first two may differ by at most ``tolerance``.
 
-    contribution: Number
-    reference: Number
+    They are ``[x]``, or ``[re, im]``.
+    """
+
+    contribution: list[int | float]
+    reference: list[int | float]
     mass: float
     tolerance: float
-    seed: int
 
 
-class StackReceipt(Receipt, frozen=True):
+class StackReceipt(ReceiptPart, frozen=True):
     """The receipt of the synthetic stack."""
 
     file: ArrayFile
 
 
 class CopyReceipt(StackReceipt, frozen=True):
-    """The receipt of a copy of a shard's matrices."""
+    """The receipt of a copy of a shard's matrices; for the rest of it see `describe_origin`."""
 
     shard: str
     start: Whole
     stop: Whole
     key: str
+    node: Line
+    job: str | None
+    process: Whole
+    started: Amount
+    finished: Amount
 
 
 class ProductReceipt(CopyReceipt, frozen=True):
     """The receipt of a shard's product, which says all that one of a copy says, and more.
 
-    ``held`` is from `timeline.Stopwatch`, ``recipe`` and ``per_matrix`` are digests from the plan;
+    ``held`` says where its time went, ``recipe`` and ``per_matrix`` are digests from the plan;
     ``adopted`` is the product's name under an earlier plan that computed it.
     """
 
@@ -118,29 +108,24 @@ class ProductReceipt(CopyReceipt, frozen=True):
     input_checksum: str | None = None
     right_checksum: str | None = None
     witness: Witness | None = None
-    no_witness: str | None = None
-    compute: str | None = None
     recipe: str | None = None
     per_matrix: str | None = None
     adopted: Line | None = None
 
 
-class SumReceipt(Receipt, frozen=True):
+class SumReceipt(ReceiptPart, frozen=True):
     """The receipt of the sum and of the other statistics, ``summary.json``."""
 
     proven: bool
     plan: str
-    made_by: dict[str, Any]
-    ranks: Whole
+    backend: str
     files: dict[str, ArrayFile]
     end_to_end: dict[str, Any] | None = None
-    no_end_to_end: str | None = None
 
 
 class TotalReceipt(ReceiptPart, frozen=True):
     """The ``summary.json`` of a total of ``shardwise merge``: it names no time and no host."""
 
-    schema: int
     proven: bool
     sources: list[dict[str, Any]]
     files: dict[str, ArrayFile]
@@ -159,10 +144,6 @@ _R = TypeVar("_R", bound=ReceiptPart)
 
 class NoReceipt(IntegrityError):  # noqa: N818 - named after what was found
     """There is no receipt."""
-
-
-class UnknownSchema(IntegrityError):  # noqa: N818 - named after what was found
-    """A receipt that another version of Shardwise has written."""
 
 
 def write(path: Path, receipt: dict[str, Any]) -> None:
@@ -206,8 +187,8 @@ def passes(check: Callable[..., object], *words: Any) -> bool:
 def read(path: Path, kind: type[_R]) -> _R:
     """Read a receipt of a kind; no other function reads receipts.
 
-    IntegrityError if it does not match its own digest or is not of this kind; its kinds `NoReceipt`
-    if there is none, `UnknownSchema` if another version has written it.
+    IntegrityError if it does not match its own digest or is not of this kind; `NoReceipt` if there
+    is none.
     """
     raw = small.read(path, _MOST_BYTES)
     if raw is None:
@@ -215,34 +196,9 @@ def read(path: Path, kind: type[_R]) -> _R:
     if not small.has_own_digest(raw):
         raise IntegrityError(f"{path} has changed since it was written: its digest does not match")
     try:
-        found: Any = _DECODERS[kind].decode(raw)
+        return cast(_R, _DECODERS[kind].decode(raw))
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from error
-    if found.schema != SCHEMA:
-        raise UnknownSchema(
-            f"{path} is a receipt of schema {found.schema}, and only schema {SCHEMA} can be read "
-            "here; use the version of Shardwise that wrote it"
-        )
-    return cast(_R, found)
-
-
-def count_makers(products: Sequence[ProductReceipt]) -> dict[str, Any]:
-    """Who made some products: devices, nodes and software, each with the number of its shards."""
-
-    # Counted by tuples: there may be 100,000 receipts, and JSON would take seconds.
-    def counted(keys: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
-        found = sorted(Counter(rows).items(), key=str)
-        return [dict(zip(keys, row, strict=True)) | {"shards": n} for row, n in found]
-
-    software = counted(
-        ("algorithm", "commit", "versions"),
-        ((r.algorithm, r.commit, tuple(sorted(r.versions.items()))) for r in products),
-    )
-    return {
-        "devices": counted(("name", "uuid"), ((r.device.name, r.device.uuid) for r in products)),
-        "nodes": dict(sorted(Counter(r.node for r in products).items())),
-        "software": [own | {"versions": dict(own["versions"])} for own in software],
-    }
 
 
 def describe_file(path: Path, written: StackWriter, checksum: str, **nodes: Any) -> ArrayFile:

@@ -1,43 +1,48 @@
-"""Which files of a plan a results folder holds: their names tell, as each carries a key.
+"""What a results folder holds of a plan, what the rest would take, and what other configs left.
 
-A product is done if it and its receipt exist under the names that the plan gives them. Other files
-in the folder belong to other configs, and do no harm.
+Names tell, as each carries a key: a product is done if it and its receipt exist under the names
+that the plan gives them. Other files in the folder belong to other configs, and do no harm.
 """
 
+import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from shardwise.errors import ShardwiseError
-from shardwise.files import small
 from shardwise.files.commit import commit
-from shardwise.files.paths import place
+from shardwise.files.paths import list_names, place, stamp
 from shardwise.plan.plan import Plan, Shard, key_of
+from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_shape
 from shardwise.records import failures
+from shardwise.units import count, human_bytes
+
+_MOST_SHARDS = 100_000
+_NAME = "([0-9]+-[0-9a-f]{12})"
+_KEYED = re.compile(
+    rf"(?:[0-9]{{3}}/)?{_NAME}\.(?:npy|json)|[a-z]+-(?:{_NAME}|([0-9a-f]{{12}}))\.json"
+)
+"""A file of a shard, or the failure of a copy or of a stage."""
 
 
-def unmark(marker: Path) -> set[str]:
+def unmark(marker: Path) -> None:
     """Remove all markers of a file without a key in its name, before the file is replaced.
 
-    From then on the file belongs to no plan. Returns the file names that the markers list.
+    From then on the file belongs to no plan.
     """
-    names = set[str]()
     with suppress(FileNotFoundError):
         for name in os.listdir(marker.parent):
-            other = marker.parent / name
-            with suppress(ShardwiseError):
-                names.update((small.read(other) or b"").decode(errors="replace").split())
-            other.unlink(missing_ok=True)
-    return names
+            (marker.parent / name).unlink(missing_ok=True)
 
 
-def mark(marker: Path, names: Iterable[str] = ()) -> None:
-    """Write, after the files themselves, the marker that says to which plan they belong."""
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    with commit(marker) as file:
-        file.write("".join(f"{name}\n" for name in names).encode())
+def mark(marker: Path) -> None:
+    """Write, after the file itself, the marker that says to which plan it belongs."""
+    with commit(marker):
+        pass
 
 
 class Store:
@@ -108,3 +113,85 @@ def amounts(plan: Plan, shards: Sequence[str]) -> tuple[int, int]:
     factors = len(rows) if problem.shared_right else sum(len(row.run) for row in rows)
     read = sum(row.bytes for row in rows) + factors * problem.right_bytes
     return read, sum(row.product_bytes for row in rows)
+
+
+@dataclass(frozen=True)
+class Quote:
+    """The shards to compute, the copies to make first, and the bytes of both and of the reduce.
+
+    ``work`` counts the bytes that the shards' tasks read and write, ``memory`` what one task needs.
+    """
+
+    shards: list[str]
+    copies: list[str]
+    work: int
+    read: dict[str, int]
+    written: dict[str, int]
+    memory: str
+
+    def line(self, jobs: int) -> str:
+        """The quote in one line, for the start of a run of this many jobs."""
+        read, written = (human_bytes(sum(part.values())) for part in (self.read, self.written))
+        return (
+            f"{count(jobs, 'job')} read {read} and write {written}; memory per task: {self.memory}"
+        )
+
+
+def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> Quote:
+    """The quote of a run that computes some shards; ``reduce`` is that section of the config."""
+    problem, rows, stack = plan.problem, plan.shards.values(), plan.synthetic_receipt
+    lacking = set(Store(plan).missing_copies()) if plan.settings.materialize else set()
+    copies = [shard for shard in shards if shard in lacking]
+    copied = sum(plan.shards[shard].bytes for shard in copies)
+    factors, products = amounts(plan, shards)
+    results = sum(
+        math.prod(statistic_shape(name, problem))
+        * ITEM_BYTES[statistic_dtype(name, problem.product_dtype)]
+        for name in problem.results(reduce["statistics"])
+    )
+    new = plan.written["input"] if stack and not stack.exists() else 0
+    memory = human_bytes(max(row.memory for row in rows))
+    device = max(row.device_memory for row in rows)
+    return Quote(
+        shards, copies, factors + products,
+        {"to copy": copied, "for products": factors, "for the sum": plan.written["products"]},
+        {"input": new, "copies": copied, "products": products, "results": results},
+        memory + f", and {human_bytes(device)} of a GPU" * bool(device),
+    )  # fmt: skip
+
+
+def find_others(plan: Plan) -> Iterator[Path]:
+    """Files of other configs, but for the marker of a sum; nothing is opened."""
+    results, own = plan.results, {plan.key}
+    for row in plan.shards.values():
+        own |= {row.name, row.input_name}
+    for top in (results.products, results.shards, results.failed):
+        for name in sorted(list_names(top)):
+            match = _KEYED.fullmatch(name)
+            if match and own.isdisjoint(match.groups()):
+                yield top / name
+
+
+def replaced(plan: Plan) -> str:
+    """What to say before a run replaces the finished results of another config or input."""
+    if not list_names(plan.results.done) - {plan.key}:
+        return ""
+    return (
+        f"{plan.results.root} holds the finished results of another config or input. Their sum and "
+        "page will be replaced, their products stay; to keep all, set results to another folder"
+    )
+
+
+def advice(plan: Plan) -> str:
+    """What to say of other configs if their files take over a tenth of the plan's own bytes.
+
+    Empty for a plan of very many shards, whose folders take seconds to list.
+    """
+    if len(plan.shards) > _MOST_SHARDS:
+        return ""
+    own = sum(
+        row.product_bytes + row.bytes * plan.settings.materialize for row in plan.shards.values()
+    )
+    sizes = [found[1] for path in find_others(plan) if (found := stamp(path))]
+    words = f"{len(sizes)} files of other configs or inputs take {human_bytes(sum(sizes))}"
+    return f"{words}; shardwise clean lists them" if sum(sizes) > own / 10 else ""

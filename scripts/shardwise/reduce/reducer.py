@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import host
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, short, some
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, some
 from shardwise.files import pieces
 from shardwise.files.commit import commit as commit_file
 from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
@@ -32,12 +32,11 @@ from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES
-from shardwise.records import failures, ledger, receipts, store, witness
+from shardwise.records import failures, judge, ledger, receipts, store
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import SumReceipt
-from shardwise.reduce.layout import Layout, Span, spread
+from shardwise.reduce.layout import Layout, Scan, Span
 from shardwise.reduce.results import ResultFiles
-from shardwise.reduce.scan import Scan
 
 log = logging.getLogger(__name__)
 
@@ -123,17 +122,17 @@ class Reducer:
         self._derive()
 
     def _read_own(self) -> None:
+        stripes = range(self._comm.rank, self._layout.stripes, self._comm.size)
         everything = 0, self._layout.starts[-1]
-        stripes = range(*spread(self._layout.stripes, self._comm.rank, self._comm.size))
         self._to_read = len(stripes) * everything[1]
         for stripe in stripes:
             self._finish(stripe, self._add(stripe, everything))
 
     def _read_shared(self, span: Span) -> None:
         """Add this rank's rows of all stripes, and merge the nodes of all ranks on rank 0."""
-        comm, stripes = self._comm, range(self._layout.stripes)
-        self._to_read = len(stripes) * (span[1] - span[0])
-        for stripe in stripes:
+        comm = self._comm
+        self._to_read = self._layout.stripes * (span[1] - span[0])
+        for stripe in range(self._layout.stripes):
             found = agree(comm, partial(self._add, stripe, span))
             for one in found:
                 merge(comm, one.nodes, one.put)
@@ -174,8 +173,12 @@ class Reducer:
         with np.errstate(all="ignore"):
             for one in found:
                 results |= one.results(self._total_weight)
-        if self._plan.settings.nonfinite == "error":
-            self._refuse_nonfinite(results, low)
+        wild = [name for name, array in results.items() if not np.isfinite(array).all()]
+        if wild and self._plan.settings.nonfinite == "error":
+            raise InputError(
+                f"the {wild[0]} is not finite: it overflows, or products hold NaN or Inf, computed "
+                "under nonfinite: allow; scale or correct the input, or set nonfinite: allow"
+            )
         for total in results.get(SUMS, ()):
             self._form.add(total, low)
         if "sum" in results:
@@ -206,20 +209,6 @@ class Reducer:
             self.files.close()
 
         on_root(comm, write)
-
-    def _refuse_nonfinite(self, results: dict[str, np.ndarray], low: int) -> None:
-        for name, array in results.items():
-            finite = np.isfinite(array)
-            if finite.all():
-                continue
-            label, wild = divmod(int(finite.argmin()), array.shape[-1])
-            of = f" of label {short(self._plan.facts.labels[label])}" if name == SUMS else ""
-            where = list(divmod(low + wild, self._plan.problem.product_shape[1]))
-            raise InputError(
-                f"the {'sum' if of else name}{of} is {array.flat[finite.argmin()]} at element "
-                f"{where}: it overflows {array.dtype}, or products hold NaN or Inf, computed under "
-                "nonfinite: allow; scale or correct the input, or set nonfinite: allow"
-            )
 
     # Publishing.
 
@@ -252,15 +241,16 @@ class Reducer:
         If they differ, all files are read again, to name the shards whose receipts they contradict.
         """
         problem = self._plan.problem
-        form = None if {"sum", "mean"}.isdisjoint(self._names) else self._form.value()
-        off = witness.compare_sum(problem, self._receipts, form)
-        if isinstance(off, str):
-            return {"no_end_to_end": off}
+        if {"sum", "mean"}.isdisjoint(self._names):
+            return {}
+        off = judge.compare_sum(problem, self._receipts, self._form.value())
+        if math.isnan(off):
+            return {}
         if off <= 1:
             return {"end_to_end": {"shards": len(self._shards), "off": off}}
         log.error("reduce: the sum does not match the receipts; reading all files again")
         wrong = [
-            not witness.matches(problem, receipt, self._form_of(shard))
+            not judge.compare_sum(problem, [receipt], self._form_of(shard)) <= 1
             for shard, receipt in enumerate(self._receipts)
         ]
         self._refuse(wrong, "its file does not add up to what its receipt says")
@@ -284,18 +274,15 @@ class Reducer:
         self, digests: np.ndarray, nodes: dict[str, int], proof: dict[str, Any], started: float
     ) -> None:
         plan, results = self._plan, self._plan.results
-        marker = results.summed(plan.key)
-        # An earlier run's files are named by its marker, and by its summary if that is still whole.
-        said = dict[str, Any]()
+        marker, said = results.summed(plan.key), dict[str, Any]()
+        store.unmark(marker)
         with suppress(ShardwiseError):
             said = receipts.read(results.summary, SumReceipt).files
-        former = store.unmark(marker) | {results.statistic(name).name for name in said}
-        former |= {results.label_names.name} if SUMS in said else set()
-        own = [path.name for path in plan.result_files(self._names)]
-        known = {results.label_names.name, *(results.statistic(name).name for name in RESULTS)}
+        former = {results.statistic(name) for name in RESULTS if name in said}
+        former |= {results.label_names} if SUMS in said else set()
         # First of all, as nothing names these files any more, should this reduce end now.
-        for name in known & former - set(own):
-            (results.root / name).unlink(missing_ok=True)  # of another plan, or no longer asked for
+        for path in former.difference(plan.result_files(self._names)):
+            path.unlink(missing_ok=True)  # of another plan, or no longer asked for
         files, covariant = self.files.publish(digests), plan.problem.covariance
         if plan.problem.labels:
             with commit_file(results.label_names) as file:
@@ -311,11 +298,11 @@ class Reducer:
             "notes": plan.facts.notes,
             "plan": plan.facts.digest,
             "config": plan.facts.config_digest,
-            "made_by": receipts.count_makers(self._receipts),
+            "backend": self._receipts[0].backend,
             "ranks": self._comm.size,
             "nodes": nodes,
             "files": files,
             **receipts.describe_origin("reduce", started, {"mpi": mpi_version()}),
         }
         receipts.write(results.summary, summary)
-        store.mark(marker, own)
+        store.mark(marker)

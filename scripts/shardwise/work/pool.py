@@ -18,7 +18,7 @@ from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain, environment, threads
 from shardwise.records import failures
-from shardwise.records.starts import last_start
+from shardwise.records.failures import last_start
 from shardwise.records.store import Store
 from shardwise.work import claims, run_time
 

@@ -23,7 +23,7 @@ from shardwise.multiply.job import Session, ShardJob
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
 from shardwise.records import failures
-from shardwise.records.starts import count_starts
+from shardwise.records.failures import count_starts
 from shardwise.records.store import Store
 from shardwise.work import claims
 from shardwise.work.run_time import RunTime, heed

@@ -22,9 +22,9 @@ from typing import Any
 from shardwise.errors import ShardwiseError, tell
 from shardwise.files.paths import for_bash, list_names
 from shardwise.host import BEGUN, SUBMITTED, TYPED
-from shardwise.records import failures, others
+from shardwise.records import failures
 from shardwise.records.failures import Failure
-from shardwise.records.quote import quote
+from shardwise.records.store import advice, quote
 from shardwise.units import seconds
 from shardwise.workflow import failed, hooks
 
@@ -194,8 +194,8 @@ class Listener(logging.Handler):
             whole = ", ".join(run.last_files)
             tell(f"shardwise: done: {whole if finished else 'what was asked for'}")
             self._tell_devices()
-            if advice := others.advice(run.plan):
-                tell(f"shardwise: {advice}")
+            if words := advice(run.plan):
+                tell(f"shardwise: {words}")
             return 0
         done = shards - len(missing)
         made = (missing or not summed) and hooks.make_page(run.results)

@@ -24,7 +24,7 @@ from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import unchecked
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, others, store
+from shardwise.records import failures, store
 from shardwise.records.store import Store
 from shardwise.units import MIB
 from shardwise.work.array import MOST_TASKS
@@ -69,7 +69,7 @@ class Run:
             failures.begin_run()
             self.missing = self.store.missing()
             log.info(f"shardwise: {store.describe(self.plan, self.missing)}")
-            for note in filter(None, (others.replaced(self.plan), others.advice(self.plan))):
+            for note in filter(None, (store.replaced(self.plan), store.advice(self.plan))):
                 log.info(f"shardwise: {note}")
 
     def _checked_plan(self) -> Plan:

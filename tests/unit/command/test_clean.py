@@ -10,7 +10,7 @@ from shardwise.command import stages
 from shardwise.command.clean import clean
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
-from shardwise.records import failures, locks, others
+from shardwise.records import failures, locks, store
 from shardwise.records.store import Store, mark
 
 from tests import factories
@@ -31,7 +31,7 @@ def two(tmp_path) -> tuple[Plan, set[Path], set[Path]]:
     failures.note(old.results, old.shards["00000"].name, 75, "no room")
     failures.note(old.results, f"reduce-{old.key}", 75, "no room")
     failures.note(old.results, f"copy-{old.shards['00001'].input_name}", 75, "no room")
-    mark(old.results.summed(old.key), ["sum.npy", "std.npy"])
+    mark(old.results.summed(old.key))
     before = files(old.results.root)
     new = factories.computed(factories.plan(tmp_path, input=left, shards=2, product="A.T @ A"))
     failures.note(new.results, f"reduce-{new.key}", 75, "no room")
@@ -43,18 +43,15 @@ def two(tmp_path) -> tuple[Plan, set[Path], set[Path]]:
 
 
 def test_other_configs_are_listed_and_removed(two):
-    """Products, copies and failures; those of the present plan stay, and the old sum's mark.
-
-    The mark names the files that the next sum removes.
-    """
+    """Products, copies and failures; those of the present plan stay, and the old sum's mark."""
     plan, own, other = two
     root = plan.results.root
-    assert others.advice(plan).startswith(f"{len(other)} files of other configs or inputs take ")
+    assert store.advice(plan).startswith(f"{len(other)} files of other configs or inputs take ")
     assert f"{len(other)} files, " in clean(plan.results, remove=False)
     assert files(root) == own | other
     clean(plan.results, remove=True)
     assert files(root) == own
-    assert others.advice(plan) == ""
+    assert store.advice(plan) == ""
     assert Store(plan).missing() == []
 
 
@@ -89,7 +86,7 @@ def test_files_of_the_users_stay(two):
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
-    assert set(paths) & set(others.find(plan)) == {*paths[-2:]}
+    assert set(paths) & set(store.find_others(plan)) == {*paths[-2:]}
     clean(plan.results, remove=True)
     assert {path.read_text() for path in paths} == {"mine"}
 

@@ -5,8 +5,7 @@ import pytest
 from shardwise.command import forecast as quotes
 from shardwise.command.forecast import Trial
 from shardwise.multiply import job
-from shardwise.records.quote import Quote, quote
-from shardwise.records.store import Store
+from shardwise.records.store import Quote, Store, quote
 from shardwise.units import human_bytes
 
 from tests import factories

@@ -208,7 +208,4 @@ def test_a_damaged_list_of_labels_is_found(tmp_path):
     made = listed(labelled(tmp_path, noise((3, 3, 3)), np.arange(3)))
     sums(made)
     flip(made.results.label_names, 12)
-    run = shardwise.open(made.results.root)
-    assert "labels.json" in run.verify().line()
-    with pytest.raises(IntegrityError, match=r"labels.json is missing, or not what the plan says"):
-        _ = run.sums
+    assert "labels.json" in shardwise.open(made.results.root).verify().line()

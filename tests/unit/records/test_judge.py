@@ -99,7 +99,7 @@ def swapped(made):
         ("product", lambda path: place(path, path.read_bytes()[:-8])),
         ("product", lambda path: place(path, path.read_bytes() + b"x")),
         ("product", Path.unlink), ("product", factories.pipe), ("product", factories.astray),
-        ("receipt", lambda path: factories.rewritten(path, schema=7)),
+        ("receipt", lambda path: factories.rewritten(path, "device")),
         ("receipt", factories.pipe), ("receipt", factories.astray),
     )),
 ])  # fmt: skip

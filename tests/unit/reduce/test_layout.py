@@ -1,10 +1,15 @@
 """Who reads what in the reduce: every number of every row exactly once."""
 
+import os
 from itertools import accumulate
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.reduce.layout import Layout, Rows, spread
+from shardwise.errors import IntegrityError
+from shardwise.files.npy import DATA_OFFSET
+from shardwise.files.pieces import checksum_pieces
+from shardwise.reduce.layout import Layout, Rows, Scan
 
 
 @st.composite
@@ -51,11 +56,13 @@ def test_shares_are_about_equal_and_cut_few_nodes(total, ranks):
         assert first % (1 << max(0, (total // (ranks * 16)).bit_length() - 1)) == 0
 
 
-@given(st.integers(0, 99), st.integers(1, 9))
-def test_stripes_are_spread_over_all_ranks(stripes, ranks):
-    """Each stripe belongs to one rank, and no rank has two more than another."""
-    shares = [spread(stripes, rank, ranks) for rank in range(ranks)]
-    assert [end for _, end in shares[:-1]] == [begin for begin, _ in shares[1:]]
-    sizes = [last - first for first, last in shares]
-    assert sum(sizes) == stripes
-    assert max(sizes) - min(sizes) <= 1
+def test_a_file_that_becomes_shorter_is_an_error(tmp_path):
+    """A file that is cut while it is read ends in an error that names it, not in SIGBUS."""
+    path = tmp_path / "0.npy"
+    path.write_bytes(bytes(DATA_OFFSET + 8 * 600 * 600 * 8))
+    layout = Layout([8], 360_000, 8, *checksum_pieces(360_000 * 8))
+    batches = Scan(layout, lambda shard: path, "float64").read(layout.batches((0, 8), 2, 10**6), 2)
+    next(batches)
+    os.truncate(path, DATA_OFFSET)
+    with pytest.raises(IntegrityError, match=r"0\.npy: became shorter"):
+        list(batches)
