@@ -86,12 +86,6 @@ def node() -> str:
     return os.environ.get("SLURMD_NODENAME", socket.gethostname())
 
 
-def restarted() -> bool:
-    """Whether the scheduler has requeued the job of this process before."""
-    again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
-    return again or os.environ.get("RESTARTED") == "1"
-
-
 def job(environ: Mapping[str, str]) -> str | None:
     """The scheduler's job that a process belongs to, such as ``slurm 7``; None outside of one."""
     if "SLURM_JOB_ID" in environ:

@@ -249,10 +249,10 @@ class GridEngine(Cluster):
         self.call("qalter", "-l", "gpu=1,h_rt=0:0:3", short.handle)
         self._await(lambda: self._states(short.number) <= {"ended"})
         return {
-            deleted: ("deleted", "signal 9"),
+            deleted: ("deleted",),
             dropped: ("deleted",),
             homeless: ("/nowhere",),
-            short: ("limit of run time",),
+            short: ("past a limit",),
         }
 
     def hold(self, job: Job) -> None:

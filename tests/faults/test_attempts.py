@@ -121,7 +121,7 @@ def f(xp, block):
 
 
 @pytest.mark.fault("a results folder that is renamed under a task")
-@pytest.mark.parametrize("command", ["multiply --shard 00000", "dispatch --retries 2"])
+@pytest.mark.parametrize("command", ["multiply --shard 00000", "dispatch"])
 def test_a_task_whose_folder_was_renamed_changes_nothing_in_the_new_one(tmp_path, command):
     """The new folder's results, of another config, stay; only logs and failures may be new."""
     results, other = str(tmp_path / "results"), tmp_path / "other"

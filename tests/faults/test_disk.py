@@ -111,7 +111,7 @@ def test_a_real_disk_is_full(small_disk, tmp_path, leave):
         made = factories.plan(small_disk, input=str(source), shards=2)
     filler, free = small_disk / "filler", os.statvfs(small_disk)
     filler.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - leave)))
-    words = ["dispatch", "--plan", made.results.plan, "--retries", 0]
+    words = ["dispatch", "--plan", made.results.plan]
     done = factories.run(*words)
     assert done.returncode == 75, done.stderr
     assert os.strerror(errno.ENOSPC) in done.stderr

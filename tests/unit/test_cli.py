@@ -36,7 +36,7 @@ def test_what_has_no_meaning_is_bad_input(tmp_path):
     made = factories.plan(tmp_path, stack((4, 3, 3)))
     for words in (
         ["ledger", "--pla", made.results.plan],  # an abbreviation
-        ["dispatch", "--plan", "x", "--retries", "-1"],
+        ["dispatch", "--plan", "x", "--ranks", "-1"],
         ["dispatch", "--plan", "x", "--dispatch", "jobs"],
         ["ledger", "--plan", made.results.root],
         ["synthesize", "--plan", made.results.plan],

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests import factories
-from tests.factories import nightly
 from tests.workspace import Finished, Workspace
 
 SMALL = {"synthetic": {"matrices": 4, "dim": 4}, "shards": 2, "backend": "numpy"}
@@ -42,7 +41,6 @@ def test_a_run_without_a_core_is_refused(workspace: Workspace) -> None:
 
 @pytest.mark.parametrize(("own", "words"), [
     (["--configfile", "config.yaml"], "--configfile is given more than once"),
-    nightly(["--config", "keep=sum", "--config", "results=other"], "--config is given more than"),
     (["-Ckeep=sum", "-Cresults=other"], "--config is given more than once"),
 ])  # fmt: skip
 def test_an_option_given_twice_drops_no_config(workspace: Workspace, own, words) -> None:

@@ -15,7 +15,6 @@ if run.dispatch == "array":
             touch(run.results.work("{missing}")),
         log:
             run.results.log("multiply", "{missing}"),
-        retries: 0
         localrule: True
         conda:
             "../envs/shardwise.yaml"
@@ -24,11 +23,11 @@ if run.dispatch == "array":
             runtime=run.minutes("multiply"),
         params:
             plan=run.results.plan,
-            request=run.request,
             tasks=run.array_words,
+            run_time=run.run_time_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch array'
-            " --request={params.request:q} {params.tasks} 2> {log:q}"
+            " --mem-mb {resources.mem_mb} {params.run_time} {params.tasks} 2> {log:q}"
 
 
 if run.dispatch == "pool":

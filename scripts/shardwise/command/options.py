@@ -1,6 +1,7 @@
 """The options of all stages, each declared once, and the functions that parse their values."""
 
 import argparse
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--device-wait": {"type": seconds, "help": _WAIT},
     "--run-time": {"type": seconds, "help": "run time of the job: no shard begins that cannot end"},
     "--round": {"help": "folder of claims; default: all missing shards"},
-    "--name": {"help": "name of this worker in its claims"},
     "--seat": {"type": natural, "help": "the GPU of this node to look at first"},
     "--parent": {"type": int, "help": "end when the process of this id ends"},
     "--until": {"type": float, "help": "when the scheduler ends this job, in Unix time"},
@@ -96,7 +96,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "choices": ("pool", "array", "mpi"), "default": "pool",
         "help": "who computes: workers on this machine (the default), an array job, or MPI ranks",
     },
-    "--retries": {"type": natural, "default": 2, "help": "further tries of a shard; default: 2"},
     "--workers": {"choices": ("device", "node"), "help": "mpi: a rank on each GPU, or each node"},
     "--ranks": {
         "type": natural,
@@ -104,9 +103,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "sum, and one for each GPU or node to compute",
     },
     "--launcher": {"help": "what starts MPI ranks, such as 'mpiexec -hosts node1,node2'"},
-    "--array-tasks": {"type": natural, "help": "array: tasks to share the shards; at most 1,000"},
+    "--array-tasks": {"type": natural, "help": "array: most tasks to share the shards"},
     "--array-limit": {"type": natural, "help": "array: run at most this many tasks at once"},
-    "--request": {"type": Path, "help": "array: file of task requests; snakemake writes it"},
+    "--scheduler": {"choices": ("slurm", "uge"), "help": "array: what takes it"},
+    "--job": {
+        "type": shlex.split, "metavar": "WORDS", "default": [],
+        "help": "array: what each task asks for, as words for sbatch or qsub",
+    },
+    "--setup": {"help": "array: a line of bash that each task runs first"},
     # For commands that look at a run, or at a machine.
     "--json": {"action": "store_true", "help": "write JSON, for programs"},
     "--once": {"action": "store_true", "help": "show the state once, as plain text, then end"},

@@ -255,12 +255,12 @@ STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
     "multiply": (multiply, "--plan --shard --key --mem-mb --device-wait"),
     "work": (
         work,
-        "--plan --mem-mb --device-wait --run-time --round --name --seat --parent --until",
+        "--plan --mem-mb --device-wait --run-time --round --seat --parent --until",
     ),
     "dispatch": (
         dispatch,
-        "--plan --dispatch --retries --run-time --mem-mb --device-wait --devices --workers --ranks "
-        "--launcher --array-tasks --array-limit --request --round",
+        "--plan --dispatch --run-time --mem-mb --device-wait --devices --workers --ranks "
+        "--launcher --array-tasks --array-limit --scheduler --job --setup --round",
     ),
     "ledger": (ledger, "--plan"),
     "reduce": (reduce, "--plan --statistics --ranks --launcher"),

@@ -55,8 +55,8 @@ def sweep(spare: Collection[int] = ()) -> None:
     end = time.monotonic() + _REAP_SECONDS
     while doomed := children().difference(spare):
         for pid in doomed:
-            _signal(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
+            with contextlib.suppress(OSError):  # it has just ended, or is not ours to kill
+                os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
         if time.monotonic() > end:
             break
@@ -71,8 +71,3 @@ def children() -> set[int]:
 
         return {child.pid for child in psutil.Process().children()}
     return set()
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)

@@ -1,10 +1,9 @@
 """Which worker computes which shard: a claim is a symbolic link that only one worker can create.
 
-A round begins with a list of shards in its own folder, ``claims/RUN/ROUND``. All workers cut the
-list into the same blocks, small enough that workers of unequal speed finish together. A free worker
-claims a block by creating a link to its own name, which is complete from the first moment, unlike
-the content of a file. So a restarted worker goes on with its own claims, and those of a dead worker
-are known. The folder goes at the end of the round.
+All workers of a round cut its list of shards into the same blocks. A free worker claims a block by
+a link to its own name in ``claims/RUN/ROUND``, which is complete from the first moment, unlike the
+content of a file. Its pool gives the claims of a dead worker back, else they wait for the next
+round.
 """
 
 import json
@@ -15,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from shardwise import host
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
@@ -88,20 +88,20 @@ def worst(codes: Collection[int]) -> int:
 
 
 class Claims:
-    """The claims of one worker in a round.
+    """The claims in a round of a process of this node, which may have died.
 
-    One that is started ``again`` in its place has the same name, ``who``, and goes on with its
-    claims. ``is_whole`` says of a shard whether it needs no computing.
+    ``is_whole`` says of a shard whether it needs no computing.
     """
 
-    def __init__(
-        self, plan: Plan, own: Round, who: str, is_whole: Callable[[str], bool], again: bool = False
-    ) -> None:
-        self._plan, self._who, self._is_whole = plan, who, is_whole
+    def __init__(self, plan: Plan, own: Round, pid: int, is_whole: Callable[[str], bool]) -> None:
+        self._plan, self._is_whole = plan, is_whole
+        self._who = f"process {pid} on {host.node()}"
         self._folder = plan.results.claims / own.name
         self._blocks, self._workers, self.attempt = own.blocks(), own.workers, own.attempt
-        self._claimed = [block for block in self._taken() if self._is_own(block)] if again else []
         self._ahead = self._take()
+        # A process knows its own claims; those of another are searched for.
+        taken = self._taken() if pid != os.getpid() else []
+        self._claimed = [block for block in taken if self._is_own(block)]
 
     def next(self) -> str | None:
         """Claim the next shard; None if none is left."""
@@ -110,23 +110,17 @@ class Claims:
         return None
 
     def open(self) -> list[str]:
-        """The shards that this worker has claimed and that have not ended."""
+        """The shards that this process has claimed and that have not ended."""
         return [shard for block in self._claimed for shard in self._open(block)]
 
-    def ended(self) -> int:
-        """How many of its shards have ended, well or not."""
-        return sum(len(self._blocks[block]) for block in self._claimed) - len(self.open())
-
     def give_back(self) -> None:
-        """Let others claim this worker's shards that have not ended."""
+        """Let others claim these shards."""
         for block in filter(self._open, self._claimed):
-            with suppress(OSError):
-                (self._folder / str(block)).unlink()
+            (self._folder / str(block)).unlink(missing_ok=True)
         self._claimed, self._ahead = [], self._take()
 
     def _take(self) -> Iterator[str]:
-        """The shards of its claims; as long as there is a free block, the next one is claimed."""
-        yield from self.open()
+        """Shards, as long as there is a free block, which is then claimed."""
         while (block := self._claim_block()) is not None:
             self._claimed.append(block)
             yield from self._open(block)
@@ -147,7 +141,7 @@ class Claims:
         return [shard for shard in left if shard not in ended]
 
     def _is_own(self, block: int) -> bool:
-        with suppress(FileNotFoundError):  # handed back meanwhile
+        with suppress(FileNotFoundError):  # given back meanwhile
             return os.readlink(self._folder / str(block)) == self._who
         return False
 

@@ -1,23 +1,36 @@
-"""What the options of ``dispatch`` and ``work`` mean: who computes, and with what."""
+"""Who computes the missing shards, and with what, as the options of ``dispatch`` and ``work`` say.
 
-import os
+All ways start workers round by round, and end with what has failed.
+"""
+
+import logging
+import shlex
+import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from shardwise import host
+from shardwise import errors
 from shardwise.devices import choose
+from shardwise.errors import InputError, TryAgain
+from shardwise.files.paths import list_names, place
 from shardwise.mpi import launch
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain
-from shardwise.records import failures
+from shardwise.records import failures, locks
+from shardwise.records.failures import Failure
+from shardwise.records.store import Store, describe
 from shardwise.units import MIB
-from shardwise.work import ranks, rounds, slurm
-from shardwise.work.array import Array
+from shardwise.work import array, claims, ranks, run_time, schedulers
 from shardwise.work.pool import Pool
 from shardwise.work.run_time import RunTime
+
+log = logging.getLogger(__name__)
+
+_GRACE_SECONDS = 15.0  # for ranks to end
 
 
 def run(options: Namespace) -> int:
@@ -30,22 +43,25 @@ def run(options: Namespace) -> int:
         return 0
     try:
         if options.dispatch == "array":
-            own = Array(plan, options.request, options.array_tasks, options.array_limit)
-            rounds.run(plan, own.retries, own.most, own.run, lost=True)
+            if options.scheduler is None:
+                raise InputError("an array needs --scheduler, and --job with what its tasks ask")
+            start = partial(array.submit, plan, options)
+            most = schedulers.most_tasks(options.scheduler)
+            compute(plan, min(options.array_tasks or array.MOST_TASKS, most), start, again=True)
         elif options.dispatch == "mpi":
             _mpi(plan, options)
         else:
             usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
-            _rounds(plan, options, options.retries, range(min(usable, options.devices or usable)))
+            _round(plan, options, range(min(usable, options.devices or usable)))
     except Exception as error:
-        rounds.note(plan, error)
+        note(plan, error)
         raise
     return 0
 
 
-def _rounds(plan: Plan, options: Namespace, retries: int, seats: Sequence[int | None]) -> None:
+def _round(plan: Plan, options: Namespace, seats: Sequence[int | None]) -> None:
     """Compute all missing shards by workers of this node."""
-    rounds.run(plan, retries, len(seats), _pool(plan, options, seats, len(seats)).run)
+    compute(plan, len(seats), _pool(plan, options, seats, len(seats)).run)
 
 
 def work(options: Namespace) -> int:
@@ -54,49 +70,122 @@ def work(options: Namespace) -> int:
         contain.end_with_parent(parent=options.parent)
     plan = plans.load(options.plan)
     if not options.round:
-        _rounds(plan, options, 2, [options.seat])
+        _round(plan, options, [options.seat])
         return 0
-    # A restarted task keeps its job, and so its claims. Processes that share a job have a --name.
-    who = options.name or host.job(os.environ) or _this_process()
     if plan.function and not options.parent:  # the function might end this process
-        return _pool(plan, options, [options.seat], 1, who).run(options.round)
+        return _pool(plan, options, [options.seat], 1).run(options.round)
     from shardwise.work import worker  # here: it imports the packages that compute
 
-    return worker.work(plan, who, RunTime(_end(options)), options)
+    return worker.work(plan, RunTime(_end(options)), options)
 
 
 def _end(options: Namespace) -> float | None:
     """When this job will be ended, in Unix time; None if no limit is known."""
-    if until := getattr(options, "until", None):
-        return float(until)
     own = time.time() + options.run_time if options.run_time else None
-    return min(filter(None, (slurm.end_of_job(), own)), default=None)
+    return getattr(options, "until", None) or own
 
 
-def _this_process() -> str:
-    return f"process {os.getpid()} on {host.node()}"
-
-
-def _pool(
-    plan: Plan, options: Namespace, seats: Sequence[int | None], beside: int, who: str = ""
-) -> Pool:
+def _pool(plan: Plan, options: Namespace, seats: Sequence[int | None], beside: int) -> Pool:
     """Workers of this node, which share the memory: ``beside`` is how many the node has in all."""
     memory = options.memory and options.memory // max(1, beside) // MIB
     given = {"mem-mb": memory, "device-wait": options.device_wait, "until": _end(options)}
     shared = [f"--{name}={value}" for name, value in given.items() if value]
     words = [[*shared, *([] if seat is None else [f"--seat={seat}"])] for seat in seats]
-    return Pool(plan, who or _this_process(), words)
+    return Pool(plan, words)
 
 
 def _mpi(plan: Plan, options: Namespace) -> None:
     backend, node = plan.settings.backend, options.workers == "node"
     count = options.ranks or launch.expected_ranks(otherwise=0)
     count = count or (1 if node else choose.workers(backend))
-    argv, end = [*sys.argv, f"--ranks={count}"], _end(options)  # the last of two options counts
+    argv = [*sys.argv, f"--ranks={count}"]  # the last of two options counts
 
     def start(name: str) -> None:
-        # A round gets the run time that earlier rounds have left.
-        left = [f"--run-time={max(1.0, end - time.time())}"] if end else []
-        ranks.start(count, options.launcher, [*argv, *left, f"--round={name}"])
+        words, variables = launch.call(count, options.launcher, [*argv, f"--round={name}"])
+        variables |= {"SLURM_KILL_BAD_EXIT": "0"}  # a rank that dies must not end the others
+        log.info("starting %d ranks: %s", count, shlex.join(words))
+        process = subprocess.Popen(words, env=variables, stdin=subprocess.DEVNULL)
+        try:
+            run_time.heed(process.send_signal)
+            process.wait()
+        finally:
+            contain.end([process], _GRACE_SECONDS)
 
-    rounds.run(plan, options.retries, 4 * count, start)
+    compute(plan, 4 * count, start)
+
+
+def compute(plan: Plan, most: int, start: Callable[[str], object], again: bool = False) -> None:
+    """Compute the missing shards in a round; raise an error as `finish` does.
+
+    ``start`` starts at most ``most`` workers of the named round, and returns once all have ended.
+    With ``again`` another round follows for shards that are missing but have not failed, as their
+    workers were killed or out of time, as long as each round makes progress. All other tries are
+    Snakemake's, or the user's.
+    """
+    run_time.heard.clear()
+    run_time.heed()
+    busy = (
+        f"{plan.results.root}: its shards are being computed by another process; let it finish or "
+        "end it, then run the same command again"
+    )
+    with locks.take_lock(plan.results.dispatching, busy):
+        failures.forget(plan.results, claims.worker_failure(plan))  # of an earlier try
+        shards, before = _to_try(plan), sys.maxsize
+        failed = claims.of_this_run(plan, shards)
+        attempt = 1 + max((failure.attempt for failure in failed.values()), default=0)
+        while shards and len(shards) < before and not run_time.heard:
+            log.info("%s", describe(plan, shards))
+            Store(plan).withdraw()
+            name = claims.begin(plan, shards, min(most, len(shards)), attempt)
+            try:
+                start(name)
+            finally:
+                claims.end(plan.results)
+            before, shards = len(shards) if again else 0, _to_try(plan, attempt)
+        finish(plan)
+
+
+def _to_try(plan: Plan, last: int = sys.maxsize) -> list[str]:
+    """The missing shards that may become whole; ``last`` is the number of a shard's last try.
+
+    Those that were never begun come first: any of the others may have killed its worker.
+    """
+    missing = Store(plan).missing()
+    hopeless = claims.hopeless(claims.of_this_run(plan, missing), last)
+    begun = list_names(plan.results.starts("any").parent)
+    left = [shard for shard in missing if shard not in hopeless]
+    return sorted(left, key=lambda shard: f"{place(plan.shards[shard].name)}.starts" in begun)
+
+
+def finish(plan: Plan) -> None:
+    """Return if no shard is missing; else raise the worst error of a shard or worker in this run.
+
+    If none failed, it raises TryAgain.
+    """
+    if not (missing := Store(plan).missing()):
+        failures.forget(plan.results, claims.worker_failure(plan))  # others did its part
+        log.info("%s", describe(plan, missing))
+        return
+    failed = _failed(plan, missing)
+    words = f"of {len(plan.shards)} shards {len(missing)} were not computed"
+    worst = claims.worst({failure.code for failure in failed})
+    for failure in failed:
+        if failure.code == worst:
+            raise errors.of_code(worst, f"{words}; {failure.name}: {failure.reason}")
+    logs = plan.results.array_folder(failures.this_run())
+    where = f"; the logs of the tasks are in {logs}" if logs.exists() else ""
+    raise TryAgain(f"{words} (cancelled, killed or out of time){where}")
+
+
+def note(plan: Plan, error: Exception) -> None:
+    """Write down why the shards were not computed, unless they or a worker have done so."""
+    busy = locks.is_job_locked(plan.results.dispatching)  # by another process
+    if not busy and not _failed(plan, Store(plan).missing()):
+        failures.note(plan.results, claims.worker_failure(plan), *errors.verdict(error))
+
+
+def _failed(plan: Plan, missing: Sequence[str]) -> list[Failure]:
+    """The failures of shards in this run; if there are none, that of a worker's beginning."""
+    found = claims.of_this_run(plan, missing)
+    workers = failures.of_this_run(plan.results, [claims.worker_failure(plan)])
+    return list((found or workers).values())

@@ -6,21 +6,14 @@ begun, so a rank that dies costs only the shards that its workers were computing
 
 import logging
 import os
-import shlex
-import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardwise import host
 from shardwise.devices import choose, grants
 from shardwise.errors import TryAgain
-from shardwise.mpi import launch
-from shardwise.processes import contain
-from shardwise.work import run_time
 
 log = logging.getLogger(__name__)
-
-_GRACE_SECONDS = 15.0
 
 
 class View(NamedTuple):
@@ -67,17 +60,3 @@ def own_seats(backend: str, workers: str) -> tuple[list[int], int]:
     place = node.rank
     MPI.Finalize()
     return own[place], sum(map(len, own))
-
-
-def start(ranks: int, launcher: str | None, argv: Sequence[str]) -> None:
-    """Run a command as this many ranks, and return once all have ended; pass signals on to them."""
-    words, variables = launch.call(ranks, launcher, argv)
-    # A rank that dies must not end the others.
-    variables |= {"SLURM_KILL_BAD_EXIT": "0"}
-    log.info("starting %d ranks: %s", ranks, shlex.join(words))
-    process = subprocess.Popen(words, env=variables, stdin=subprocess.DEVNULL)
-    try:
-        run_time.heed(process.send_signal)
-        process.wait()
-    finally:
-        contain.end([process], _GRACE_SECONDS)

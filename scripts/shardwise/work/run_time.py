@@ -8,8 +8,8 @@ from types import FrameType
 _SLACK = 1.25
 """Another shard is expected to take at most this many times the longest one so far."""
 
-LEAVE_SECONDS = 15.0
-"""Run time that a job keeps to end itself: schedulers kill without a second warning."""
+LEAVE_SECONDS = 30.0
+"""Run time that a job keeps to start and end: schedulers kill without a second warning."""
 
 heard: list[int] = []
 """The signals by which the scheduler has told this process that it will end its job."""

@@ -1,8 +1,12 @@
-"""What schedulers have in common: an array is submitted, seen and cancelled by its name."""
+"""What the project asks of Slurm and Grid Engine: arrays, and the jobs in the queue.
+
+An array is submitted, seen and cancelled by its name. Snakemake's plugins do the rest.
+"""
 
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 
@@ -11,35 +15,28 @@ from shardwise.files.paths import Results
 from shardwise.files.small import append_line
 from shardwise.processes.environment import without_stray
 
-JOB_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # it becomes a word of a command
+CLIENTS = {"slurm": "squeue", "uge": "qstat"}
+"""The schedulers, each with a command that exists where this machine can reach it."""
 
 UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
 """How long a host is silent before its jobs are lost; after qmaster restarts, all are for 30 s."""
 
-
-_FULL = re.compile(
-    r"Submit\w*Job|temporarily unable to accept|resource temporarily unavailable"
-    r"|MaxJobCount|maximum.* job count",
-    re.IGNORECASE,
-)
-_FULL_CODE = 25  # of qsub
 _AWAY = re.compile(
     r"unable to (send message to|contact)|timed? ?out|connection|zero bytes|communication|commlib"
     r"|transport endpoint|unexpected message|try again later|temporarily|failed receiving gdi"
     r"|gdi error|got (send|select|receive|read|write|no) ",
     re.IGNORECASE,
 )
+_FULL = re.compile(r"Submit\w*Job|MaxJobCount|maximum.* job count", re.IGNORECASE)
+_FULL_CODE = 25  # of qsub
+_TAGS = ("JB_job_number", "JB_name", "state")  # of a job in the XML of qstat
 
 
-class QueueFull(TryAgain):
-    """The job limit of the cluster, for this user or for all, is reached."""
-
-
-def refusal(text: str, code: int) -> Exception:
-    """The error for a command that failed with this text: QueueFull, TryAgain or InputError."""
+def refusal(text: str, code: int) -> TryAgain | InputError:
+    """The error for a command that failed with this text."""
     text = re.sub(r"\w+: error: ", "", text).removesuffix(" Exiting.")
     if code == _FULL_CODE or _FULL.search(text):
-        return QueueFull(text)
+        return TryAgain(f"{text}; wait for jobs to end, or lower jobs (profile), array_tasks")
     return (TryAgain if _AWAY.search(text) else InputError)(text)
 
 
@@ -56,23 +53,96 @@ def call(*words: str, seconds: float = 30.0) -> str:
     except subprocess.TimeoutExpired:
         raise TryAgain(f"{words[0]} did not answer within {seconds:g} s") from None
     except FileNotFoundError:
-        raise InputError(f"{words[0]} is not on PATH; load the scheduler first") from None
+        raise InputError(
+            f"{words[0]} is not on PATH here: load the scheduler's module, or take --profile local"
+        ) from None
     if done.returncode:
         text = " ".join((done.stderr.strip() or done.stdout.strip()).split())
         raise refusal(text or f"{words[0]} ended with {done.returncode}", done.returncode)
     return done.stdout
 
 
-def cancel_detached(words: Sequence[str]) -> None:
-    """Cancel jobs from a separate process, repeatedly: a submission may still be on its way."""
+def remember(results: Results, scheduler: str, name: str) -> None:
+    """Note the name under which this run will submit jobs, so that a later run can find them."""
+    results.root.mkdir(parents=True, exist_ok=True)
+    append_line(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")
+
+
+def most_tasks(scheduler: str) -> int:
+    """The most tasks that the scheduler takes in one array."""
+    if scheduler == "uge":
+        match = re.search(r"^max_aj_tasks\s+(\d+)", call("qconf", "-sconf"), re.MULTILINE)
+        return (int(match[1]) if match else 0) or sys.maxsize  # 0: no limit
+    settings = call("scontrol", "show", "config")
+    sizes = re.findall(r"\b(?:MaxArraySize|max_array_tasks)\s*=\s*(\d+)", settings)
+    return max(1, min(map(int, sizes), default=1001) - 1)  # indices count from 1
+
+
+def array(
+    scheduler: str, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
+) -> list[str]:
+    """The command that submits an array, prints its number, and waits for its end.
+
+    Each task asks for ``words``; at most ``limit`` tasks run at once.
+    """
+    if scheduler == "uge":
+        own = ["-sync", "y", "-t", f"1-{tasks}", *(["-tc", str(limit)] if limit else [])]
+        return [*submission(name, "/dev/null"), *own, *words, script]
+    own = ["--parsable", "--wait", f"--job-name={name}", f"--comment={name}"]
+    own.append(f"--array=1-{tasks}" + (f"%{limit}" if limit else ""))
+    return ["sbatch", *words, *own, "--output=/dev/null", "--error=/dev/null", script]
+
+
+def cancel(scheduler: str, name: str) -> None:
+    """Cancel all jobs of a name from a separate process."""
+    # Repeatedly, as a submission may still be on its way.
     again = 'for pause in 0 2 5 10 30; do sleep $pause; "$@"; done'
+    words = ["scancel", f"--name={name}"] if scheduler == "slurm" else ["qdel", name]
     subprocess.Popen(
         ["sh", "-c", again, "cancel", *words], start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def remember(results: Results, scheduler: str, name: str) -> None:
-    """Note the name under which this run will submit jobs, so that a later run can find them."""
-    results.root.mkdir(parents=True, exist_ok=True)
-    append_line(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")
+def living(scheduler: str, names: Sequence[str]) -> list[str]:
+    """The numbers of the jobs with these names that still wait or work; may raise TryAgain.
+
+    Under Grid Engine the names are prefixes, and `queue` says which jobs count.
+    """
+    if scheduler == "slurm":
+        line = f"--name={','.join(names)}"
+        return call("squeue", "--all", "--noheader", "--format=%i", line).splitlines()
+    return [number for number, name in queue().items() if name.startswith(tuple(names))]
+
+
+def submission(name: str, output: str) -> list[str]:
+    """The first words of every submission."""
+    words = ["qsub", "-terse", "-cwd", "-b", "n", "-r", "n", "-S", "/bin/bash", "-m", "n"]
+    exported = ",".join(sorted(key for key in os.environ if key.startswith("SHARDWISE_")))
+    return [*words, "-j", "y", "-o", output, "-N", name, *(["-v", exported] if exported else [])]
+
+
+def queue() -> dict[str, str]:
+    """The jobs of all users in Grid Engine's queue, their names by number.
+
+    A job in an error state, or on a host that does not respond, is left out: it will not end by
+    itself. Raises TryAgain if qstat does not print a whole list.
+    """
+    from xml.etree import ElementTree  # here: few processes ask
+
+    try:
+        root = ElementTree.fromstring(call("qstat", "-f", "-ne", "-u", "*", "-xml"))
+    except InputError as error:
+        raise TryAgain(str(error)) from None  # there is nothing for the user to correct
+    except ElementTree.ParseError as error:
+        raise TryAgain(f"qstat printed incomplete XML ({error})") from None
+    if root.tag != "job_info":
+        raise TryAgain(f"qstat printed XML of <{root.tag}>, which describes no job")
+    found = {}
+    # Jobs that have no host yet are listed outside of the queues.
+    for place in [*root.iter("Queue-List"), *root.iterfind("job_info")]:
+        silent = "u" in (place.findtext("state") or "")
+        for job in () if silent else place.iterfind("job_list"):
+            number, name, state = (job.findtext(tag) or "" for tag in _TAGS)
+            found |= {} if "E" in state else {number: name}
+    return found

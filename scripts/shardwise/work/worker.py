@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from shardwise import errors, host
+from shardwise import errors
 from shardwise.devices import choose
 from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files import commit
@@ -31,8 +31,8 @@ from shardwise.work.run_time import RunTime, heed
 log = logging.getLogger(__name__)
 
 
-def work(plan: Plan, who: str, run_time: RunTime, options: Namespace) -> int:
-    """Compute shards of a round, as the worker of this name; return its exit code."""
+def work(plan: Plan, run_time: RunTime, options: Namespace) -> int:
+    """Compute shards of a round; return the worst exit code of their failures."""
     heed()
     signal.signal(signal.SIGUSR2, errors.terminate)
     if plan.function:  # the function may do anything to this process
@@ -40,8 +40,7 @@ def work(plan: Plan, who: str, run_time: RunTime, options: Namespace) -> int:
         contain.adopt()
         os.dup2(2, 1)  # what the function prints goes to stderr
     store = Store(plan)
-    shared, again = claims.load(plan, options.round), host.restarted()
-    own = claims.Claims(plan, shared, who, store.is_whole, again)
+    own = claims.Claims(plan, claims.load(plan, options.round), os.getpid(), store.is_whole)
     try:
         with failures.noted(plan.results, claims.worker_failure(plan), device=choose.taken_uuid):
             if not run_time.suffices(1):

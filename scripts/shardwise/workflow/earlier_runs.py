@@ -1,25 +1,25 @@
 """How a new run respects the jobs of an earlier one.
 
-When Snakemake is killed, its jobs live on. A second job for the same shard would cost twice. So a
-run that finds living jobs on its results folder does not start: it says how to wait for them, or
-how to cancel them. Running jobs hold a lock on a file of that folder. For waiting jobs the
-scheduler is asked, by the names that were noted before the jobs were submitted.
+When Snakemake is killed, its jobs live on, and a second job for the same shard would cost twice. So
+a run does not start beside living jobs. Those that run hold a lock on a file of the results folder;
+those that wait have names that were noted there before they were submitted.
 """
 
+import re
 import shutil
-from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from shardwise.errors import TryAgain
+from shardwise.errors import TryAgain, some
 from shardwise.files.paths import Results
 from shardwise.records.locks import is_job_locked, take_lock
-from shardwise.work.array import SITES
-from shardwise.work.schedulers import JOB_NAME
+from shardwise.work import schedulers
 
 _MOST_NAMES = 1000
 """Jobs noted before these have ended: each run since then would not have begun beside them."""
+
+_NOTED = re.compile(r"^(\w+)\t(\w[\w.-]*)(?=[\t\n])", re.ASCII | re.MULTILINE)
 
 _locked: list[BinaryIO] = []
 """Files whose locks this process holds to its end."""
@@ -36,26 +36,21 @@ def lock_results(results: Results) -> None:
 
 def refuse_beside_living(results: Results) -> None:
     """Raise TryAgain if jobs of an earlier run still wait or work, or a scheduler is silent."""
-    see, cancel, living = "squeue --me, qstat, or pgrep -af scripts/", "", []
-    for title, names in noted_names(results.runs).items():
-        if title in SITES and shutil.which(SITES[title].client) and not living:
-            living = SITES[title].living(sorted(names))
-            see, cancel = SITES[title].see(living) if living else (see, cancel)
+    living, noted = list[str](), noted_names(results.runs)
+    for scheduler, client in schedulers.CLIENTS.items():
+        names = sorted({name for title, name in noted if title == scheduler})
+        if names and shutil.which(client):
+            living += schedulers.living(scheduler, names)
     if living or is_job_locked(results.living):
         raise TryAgain(
-            f"jobs of an earlier run still wait or work on {results.root}. Let them finish (see: "
-            f"{see}), or cancel them{f' ({cancel})' if cancel else ''}; then run the same command "
-            "again."
+            f"jobs of an earlier run still wait or work on {results.root} "
+            f"({some(living) or 'see: pgrep -af scripts/'}). Let them finish, or cancel them by "
+            "scancel or qdel; then run the same command again."
         )
 
 
-def noted_names(path: Path) -> dict[str, set[str]]:
-    """The last noted names of jobs, by scheduler; a line without a valid name is skipped."""
-    names, text = defaultdict[str, set[str]](set), ""
+def noted_names(path: Path) -> list[tuple[str, str]]:
+    """The last noted names of jobs, each after its scheduler; other lines are skipped."""
     with suppress(OSError):
-        text = path.read_text(encoding="utf-8", errors="replace")
-    for line in text.splitlines()[-_MOST_NAMES:]:
-        title, name, *_ = f"{line}\t".split("\t")
-        if JOB_NAME.fullmatch(name):
-            names[title].add(name)
-    return names
+        return _NOTED.findall(path.read_text(encoding="utf-8", errors="replace"))[-_MOST_NAMES:]
+    return []

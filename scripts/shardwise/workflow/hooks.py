@@ -1,4 +1,4 @@
-"""All changes to Snakemake's behavior, except in single executors, which have their own files.
+"""All changes to Snakemake's behavior, except for Grid Engine.
 
 Each function says what Snakemake assumes, what we need, and how we get it.
 """
@@ -6,6 +6,7 @@ Each function says what Snakemake assumes, what we need, and how we get it.
 import contextlib
 import functools
 import logging
+import math
 import os
 import re
 import shlex
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +29,8 @@ from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
 from shardwise.processes import environment
 from shardwise.records import failures
-from shardwise.workflow import earlier_runs, grid_engine_executor, names, recipe, slurm_executor
+from shardwise.work import schedulers
+from shardwise.workflow import earlier_runs, grid_engine_executor, recipe
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -99,7 +101,7 @@ def before_jobs(workflow: Any, run: Any) -> None:
         if 0 in (settings.cores, settings.nodes):  # Snakemake would wait for them forever
             raise InputError("no job could start with 0 cores or jobs; name at least 1, or all")
         if workflow.execution_settings.use_threads:
-            names.refuse_odd(workflow, run.config, run.results)
+            recipe.refuse_odd(workflow, run.config, run.results)
         if workflow.dryrun:
             return
         host.announce()
@@ -115,17 +117,16 @@ def before_jobs(workflow: Any, run: Any) -> None:
             run.write_planned()
         scheduler = recipe.SCHEDULERS.get(workflow.executor_plugin.name)
         jobs = {job.rule: job for job in needed if scheduler and not job.is_local}
-        for job in jobs.values():  # else a wrong reduce would only show once all shards are done
+        own = [job for job in needed if job.rule.name == run.rule_for_all]
+        # Else a wrong reduce would only show once all shards are done.
+        for job in [*jobs.values(), *(own if run.dispatch == "array" else [])]:
             recipe.verify(scheduler, job, workflow)
         if jobs:
-            begin = {"slurm": slurm_executor.begin, "uge": grid_engine_executor.begin}[scheduler]
+            begin = {"slurm": heed_silence, "uge": grid_engine_executor.begin}[scheduler]
             begin(run.results, workflow.scheduler.get_executor(next(iter(jobs.values()))))
-        for job in (job for job in needed if job.rule.name == run.rule_for_all):
-            if run.dispatch == "array":
-                recipe.write(run.results, workflow, job)
-            if run.forces and not workflow.touch:
-                for shard in run.to_compute:  # without it the product counts as missing
-                    run.results.receipt(run.plan.shards[shard].name).unlink(missing_ok=True)
+        if own and run.forces and not workflow.touch:
+            for shard in run.to_compute:  # without it the product counts as missing
+                run.results.receipt(run.plan.shards[shard].name).unlink(missing_ok=True)
     except (InputError, TryAgain, OSError) as error:
         refuse(error)
 
@@ -147,38 +148,63 @@ def make_page(results: Results) -> bool:
     return False
 
 
+def heed_silence(results: Results, executor: Any) -> None:
+    """Snakemake's Slurm plugin (2.8) drops all jobs about which it asked if Slurm does not answer.
+
+    We need each job to be followed to its end, also while the controller restarts. So no answer
+    becomes an answer that names no job: then the plugin asks again.
+    """
+    schedulers.remember(results, "slurm", executor.run_uuid)  # the name of all its jobs
+    plugin = sys.modules["snakemake_executor_plugin_slurm"]
+    # If Slurm does not say how long it remembers ended jobs, the plugin would ask sacct: forever,
+    # without accounting.
+    seconds = plugin.get_min_job_age
+    plugin.get_min_job_age = lambda: seconds() or math.inf
+    plugin.query_job_status = none_if_unheard(plugin.query_job_status)
+
+
+def none_if_unheard(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Wrap the plugin's query of job states and its duration: no states if Slurm is silent."""
+    silent = False
+
+    async def query_job_status(*words: Any) -> tuple[dict[str, str], float]:
+        nonlocal silent
+        states, took = await ask(*words)
+        if states is None and not silent:
+            log.warning("shardwise: Slurm does not answer; asking again")
+        silent = states is None
+        return ({}, 0.0) if silent else (states, took)
+
+    return query_job_status
+
+
 def show_less(workflow: Any) -> None:
-    """Snakemake assumes that names and messages hold nothing but text, and that all read them.
+    """Snakemake assumes that messages hold nothing but text, and that all read them.
 
     No name may steer the terminal, so messages are escaped. (Snakemake adds its colors later.) We
     need about ten lines on the screen, and every event in the log. So the profiles are quiet
     about rules only, the file's filter lets everything through, and the screen gets warnings,
-    errors, and the messages that match `_SHOWN`. A warning of Python about Snakemake's own reading
-    of a profile's resources is dropped.
+    errors, and the messages that match `_SHOWN`.
     """
-    warnings.filterwarnings("ignore", "coroutine 'InputFiles", RuntimeWarning)
+    warnings.filterwarnings("ignore", "coroutine 'InputFiles", RuntimeWarning)  # Snakemake's own
     quiet = "RULES" in {word.name for word in workflow.output_settings.quiet or ()}
+    runs = False  # else --list-rules or the like
+
+    def on_screen(record: logging.LogRecord) -> bool:
+        nonlocal runs
+        text = record.getMessage()
+        runs |= getattr(getattr(record, "event", None), "value", "") == "workflow_started"
+        if record.levelno > logging.INFO:  # why a job failed, `progress` says in one line
+            return not text.startswith(("RuleException:\nCalledProcessError", "--keep-incomplete"))
+        return _SHOWN.match(text) is not None if runs else not text.startswith("Assuming")
+
     for handler in log.handlers:
         handler.format = lambda record, format=handler.format: errors.shown(format(record))
         if quiet and isinstance(handler, logging.FileHandler):
             for part in (*handler.filters, handler.formatter):
                 part.quiet = set()  # type: ignore[union-attr]
         elif quiet and handler.name == "DefaultStreamHandler":
-            handler.filters.insert(0, _Screen())  # before Snakemake's own, to see every event
-
-
-class _Screen(logging.Filter):
-    """Passes the messages of a run that a user wants to see; all those of --list-rules and such."""
-
-    _runs = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to show a message; why a job failed, `progress` says in one line."""
-        text = record.getMessage()
-        self._runs |= getattr(getattr(record, "event", None), "value", "") == "workflow_started"
-        if record.levelno > logging.INFO:
-            return not text.startswith(("RuleException:\nCalledProcessError", "--keep-incomplete"))
-        return _SHOWN.match(text) is not None if self._runs else not text.startswith("Assuming")
+            handler.filters.insert(0, on_screen)  # before Snakemake's own, to see every event
 
 
 def shell_prefix(deployment: Collection[DeploymentMethod] = ()) -> str:

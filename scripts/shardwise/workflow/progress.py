@@ -13,20 +13,22 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from shardwise.errors import ShardwiseError, tell
+from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, tell
 from shardwise.files.paths import for_bash, list_names
 from shardwise.host import BEGUN, SUBMITTED, TYPED
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.records.store import advice, quote
 from shardwise.units import seconds
-from shardwise.workflow import failed, hooks
+from shardwise.work import claims, schedulers
+from shardwise.workflow import hooks, recipe
 
 _SECONDS_BETWEEN_LINES = 10.0
 _COUNTS = 20.0  # a pause between counts is at least this many times as long as a count
@@ -34,6 +36,10 @@ _MOST_CAUSES = 8
 _MOST_NAMED = 5
 _OWN = re.compile(r"[0-9a-f]{12}|\d+")
 """The keys and numbers in a reason, which differ between shards with the same cause."""
+
+_REFUSED = re.compile(r"The error message was '?(.*?)'?\.?\n? *(sbatch call:|$)", re.DOTALL)
+_STATUS = re.compile(r"status is: '?((?!FAILED)[A-Z_]+)")  # FAILED: it has ended by itself
+_NO_WORD = "it left no message: killed, lost with its node, or never started"
 
 
 def attach(workflow: Any, run: Any) -> None:
@@ -58,6 +64,7 @@ class Listener(logging.Handler):
         super().__init__()
         self._workflow, self._run = workflow, run
         self._told = set[str]()  # messages on failures, each of which is told once
+        self._failed: Any = None  # the last job that failed
         self._typed = shlex.split(os.environ.pop(TYPED, "")) or sys.argv
         self._submitted = os.environ.pop(SUBMITTED, "")
         self._planned = self.began = self._interrupted = self._ending = False
@@ -83,6 +90,8 @@ class Listener(logging.Handler):
         if event == "run_info" and not self._planned:  # a dry run sends it twice
             self._planned = True
             self._begin(record.stats)  # type: ignore[attr-defined]
+        elif event == "job_info" and self._failed:
+            self._failed._params = None  # computed once, but what an array asks grows with each try
         elif event == "job_error" and not self._workflow.dryrun:
             try:
                 self._on_failure(record.jobid, record.rule_msg)  # type: ignore[attr-defined]
@@ -128,52 +137,40 @@ class Listener(logging.Handler):
         run, dag = self._run, self._workflow.dag
         jobs = [j for j in self._workflow.scheduler.running if dag.jobid(j) == number]
         for job in (j for j in jobs if j.rule.name in run.stages):  # others are of other modules
+            self._failed = job
             missing = run.store.missing() if job.rule.name == run.rule_for_all else []
-            found = self._of_shards(missing)
+            names = [run.plan.shards[shard].name for shard in missing]
+            found = list(failures.of_this_run(run.results, names).values())
             whole = len(found) == len(missing)
-            if not found and (own := failed.note(run, job, said or "")):
-                found, whole = {own.name: own}, True
-            if whole and all(map(failures.needs_user, found.values())):
+            if not found and (own := noted(run, job, said or "")):
+                found, whole = [own], True
+            if whole and all(map(failures.needs_user, found)):
                 job.attempt = job.restart_times + 1
             more = job.attempt <= job.restart_times
             follows = f"; try {job.attempt + 1} of {job.restart_times + 1} follows" * more
-            self._tell_failed(found, follows)
-
-    def _of_shards(self, shards: Sequence[str]) -> dict[str, Failure]:
-        """The failures of some shards in this run, by name."""
-        names = [self._run.plan.shards[shard].name for shard in shards]
-        return failures.of_this_run(self._run.results, names)
-
-    def _tell_failed(self, found: Mapping[str, Failure], follows: str = "") -> None:
-        """Say why each shard or stage failed, once; if there are many, only for the first."""
-        for name, failure in found.items():
-            words = f"shardwise: {_line(_shown(name), failure, self._run.results.root)}{follows}"
-            if words not in self._told and len(self._told) < 2 * _MOST_CAUSES:
-                self._told.add(words)
-                tell(words)
+            for line in describe_causes(found, run.results.root):
+                if len(self._told) < 2 * _MOST_CAUSES and line + follows not in self._told:
+                    self._told.add(line + follows)
+                    tell(f"shardwise: {line}{follows}")
 
     def _count(self) -> None:
-        """Say now and then how far the run is, and what has failed, if anything has changed."""
+        """Say now and then how far the run is, if anything has changed."""
         run, total, told, pause = self._run, len(self._run.plan.shards), "", _SECONDS_BETWEEN_LINES
         began, first = time.monotonic(), total - len(run.missing)
         while not self._ended.wait(pause) and not self._interrupted:
             now = time.monotonic()
-            try:
+            with suppress(OSError):  # as while a file server restarts
                 missing = run.store.missing()
-            except OSError:  # as while a file server restarts
-                continue
-            bad = self._of_shards(missing)
+                bad = failures.of_this_run(run.results, [run.plan.shards[s].name for s in missing])
+                done = total - len(missing)
+                words = f"multiply: {done} of {total} shards done"
+                words += f", {len(bad)} failed so far" if bad else ""
+                if words != told:
+                    left = (now - began) * len(missing) / max(1, done - first)
+                    more = f"; about {seconds(left)} to go" if first < done and missing else ""
+                    tell(f"shardwise: {words}{more}")
+                told = words
             pause = max(pause, _COUNTS * (time.monotonic() - now))
-            if run.rule_for_all:  # else each failed shard has its own event
-                self._tell_failed(bad)
-            done = total - len(missing)
-            words = f"multiply: {done} of {total} shards done"
-            words += f", {len(bad)} failed so far" if bad else ""
-            if words != told:
-                left = (now - began) * len(missing) / max(1, done - first)
-                more = f"; about {seconds(left)} to go" if first < done and missing else ""
-                tell(f"shardwise: {words}{more}")
-            told = words
 
     def last_words(self) -> None:
         """Say, as the process ends, what is whole, or what failed, why, and how to continue."""
@@ -188,62 +185,74 @@ class Listener(logging.Handler):
     def _tell_end(self) -> int:
         """Say how the run ended, by its files, not by Snakemake's events; the code of a Ctrl-C."""
         run, shards = self._run, len(self._run.plan.shards)
-        missing, summed = run.store.missing(), run.store.is_summed(run.reduce["statistics"])
+        missing = run.store.missing()
         finished = not missing and all(map(os.path.exists, run.all_files))
         if finished or not list(self._workflow.dag.needrun_jobs()):
             whole = ", ".join(run.last_files)
             tell(f"shardwise: done: {whole if finished else 'what was asked for'}")
-            self._tell_devices()
             if words := advice(run.plan):
                 tell(f"shardwise: {words}")
             return 0
-        done = shards - len(missing)
-        made = (missing or not summed) and hooks.make_page(run.results)
+        done, made = shards - len(missing), hooks.make_page(run.results)
         if self._interrupted:
             tell(f"\nshardwise: interrupted: {done} of {shards} shards done")
         else:
             lack = f"{len(missing)} missing" if missing else "the sum or the page is missing"
             tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
-            for line in describe_causes(self._causes(), run.results.root):
+            files = list_names(run.results.failed)
+            names = sorted({name.rpartition("/")[2].removesuffix(".json") for name in files})
+            own = (name for name in names if not name.startswith(failures.DEVICE))
+            found = failures.of_this_run(run.results, own)
+            for line in describe_causes(found.values(), run.results.root):
                 tell(f"  {line}")
-            self._tell_devices()
             if made:
                 tell(f"The page on this run: {run.results.report}")
         tell(f"To run just what is missing, then the sum:\n  {self._again()}")
         return 128 + signal.SIGINT
 
-    def _causes(self) -> dict[str, Failure]:
-        """All failures of this run, but those of devices, by name."""
-        files = list_names(self._run.results.failed)
-        names = {name.rpartition("/")[2].removesuffix(".json") for name in files}
-        own = (name for name in sorted(names) if not name.startswith(failures.DEVICE))
-        return failures.of_this_run(self._run.results, own)
 
-    def _tell_devices(self) -> None:
-        for uuid, failure in failures.barred(self._run.results).items():
-            tell(
-                f"shardwise: {uuid} on node {failure.host} was not used again in this run: "
-                f"{failure.reason}"
-            )
+def noted(run: Any, job: Any, said: str) -> Failure | None:
+    """The failure of a Snakemake job; if it has left none, note what its executor has said of it.
+
+    Its name holds our name of the rule, which a module may have renamed. A job that computes all
+    shards has the name that its workers use, too.
+    """
+    stage, wildcards = run.stages.get(job.rule.name, job.rule.name), job.wildcards_dict
+    whole = job.rule.name == run.rule_for_all
+    name = claims.worker_failure(run.plan) if whole else f"{stage}-{run.plan.key}"
+    if "shard" in wildcards:
+        name = "copy-" * (stage == "shard") + f"{wildcards['shard']}-{wildcards['key']}"
+    path = run.results.failure(name)
+    # Opened by its path, as a network disk lists new names late.
+    if (found := failures.read(path)) and found.run == failures.this_run():
+        return found
+    said = said.partition("For further error details")[0].strip()  # Snakemake adds this
+    code, reason = TryAgain.exit_code, _NO_WORD
+    if refused := _REFUSED.search(said):
+        error = schedulers.refusal(one_line(refused[1].strip()), 1)
+        cure = f"; {recipe.cure(job.rule.name)}" if isinstance(error, InputError) else ""
+        code, reason = error.exit_code, f"the scheduler did not accept the job: {error}{cure}"
+    elif status := _STATUS.search(said):
+        reason = f"{recipe.SAYS}{status[1]}"
+    elif said.startswith(recipe.SAYS):
+        reason = said
+    failures.note(run.results, name, code, reason)
+    return failures.read(path)
 
 
-def describe_causes(found: Mapping[str, Failure], root: Path) -> Iterator[str]:
+def describe_causes(found: Iterable[Failure], root: Path) -> Iterator[str]:
     """A line for each cause of failures, the most frequent first; nine lines at most."""
-    causes: dict[tuple[int, str], list[Failure]] = {}
-    for failure in sorted(found.values(), key=lambda each: each.name):
-        causes.setdefault((failure.code, _OWN.sub("#", failure.reason)), []).append(failure)
-    ordered = sorted(causes.values(), key=lambda same: (-len(same), same[0].name))
+    causes = defaultdict[tuple[int, str], list[Failure]](list)
+    for failure in sorted(found, key=lambda each: each.name):
+        causes[failure.code, _OWN.sub("#", failure.reason)].append(failure)
+    ordered = sorted(causes.values(), key=len, reverse=True)
     for same in ordered[:_MOST_CAUSES]:
         names = ", ".join(_shown(failure.name) for failure in same[:_MOST_NAMED])
         names += f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
-        yield _line(names, same[0], root)
+        where = f" (log: {root / same[0].log})" if same[0].log else ""
+        yield f"failed: {names}: {same[0].reason}{where}"
     if rest := ordered[_MOST_CAUSES:]:
         yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: see shardwise watch"
-
-
-def _line(names: str, failure: Failure, root: Path) -> str:
-    where = f" (log: {root / failure.log})" if failure.log else ""
-    return f"failed: {names}: {failure.reason}{where}"
 
 
 def _shown(name: str) -> str:
@@ -253,12 +262,7 @@ def _shown(name: str) -> str:
 
 
 def rerun_command(argv: list[str], folder: str) -> str:
-    """The command that continues a run: the same one, without what would force finished work."""
+    """The command that continues a run: the same one, in the folder where it was typed."""
     module = Path(argv[0]).suffix == ".py"  # run by python -m: Snakemake's, or ours
-    words, forced = [sys.executable, "-P", "-m", "snakemake"] if module else argv[:1], False
-    for word in argv[1:]:
-        # The rules that -R names follow it, up to the next option.
-        forced = word in ("-R", "--forcerun") or (forced and word[:1] != "-")
-        if not forced and word not in ("-F", "--forceall", "-f", "--force"):
-            words.append(word)
-    return f"cd {shlex.quote(folder)} && {shlex.join(words)}"
+    words = [sys.executable, "-P", "-m", "snakemake"] if module else argv[:1]
+    return f"cd {shlex.quote(folder)} && {shlex.join([*words, *argv[1:]])}"

@@ -1,66 +1,47 @@
-"""What the profile asks a scheduler for, as options of sbatch or qsub, checked before any job.
+"""What a scheduler is asked for: options of sbatch or qsub, and names, checked before any job."""
 
-Under ``dispatch: array`` one local job submits the tasks, not Snakemake itself. But only the main
-process knows what a task asks for, so it writes that request to a file just before the first job.
-"""
-
-import json
+import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shardwise.errors import InputError, TryAgain
-from shardwise.files.paths import CACHE, Results
-from shardwise.plan import plan
-from shardwise.work import grid_engine, slurm
-from shardwise.work.array import Request
+from shardwise.errors import InputError, TryAgain, short
+from shardwise.files.paths import Results
+from shardwise.work import schedulers
 
 SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 """Our names of the schedulers, by the executor of the profile."""
 
-_UNKNOWN = re.compile(r'unknown (resource|queue) "|does not exist|invalid option')
-"""Errors in the options for qsub themselves, which no change of the hosts would mend."""
+REFUSED, SAYS = "did not accept the job. The error message was ", "the scheduler says "
+"""What begins the message of an executor about a job that was refused, or that did not end well."""
+
+_ODD = re.compile(r"""["'$`\\]|%[0-9]*[A-Za-z%]|^-""")
+
+_AWAY = "is not on PATH"
+_WRONG = {
+    "slurm": re.compile(
+        rf"invalid|unrecognized|unknown|not permitted|node configuration is not available|{_AWAY}",
+        re.IGNORECASE,
+    ),
+    # Its errors about hosts do not count: it knows no host that is away, and no load like mem_free.
+    "uge": re.compile(rf'unknown (resource|queue) "|does not exist|invalid option|{_AWAY}'),
+}
+"""What a scheduler says of requests that it never takes."""
 
 
-def path(results: Results) -> Path:
-    """The file in which the main process leaves the request for the job that submits the array."""
-    return CACHE / f"{plan.digest(str(results.root))}.request.json"
-
-
-def write(results: Results, workflow: Any, job: Any) -> None:
-    """Write down what each task of an array asks for; ``job`` is Snakemake's job that submits it.
-
-    Raises InputError if the profile has no scheduler, or it would not take such tasks.
-    """
-    from shardwise.files.commit import commit  # here: jobs do not need it
-
-    scheduler = SCHEDULERS.get(workflow.executor_plugin.name)
-    if scheduler is None:
-        raise InputError(
-            "dispatch: array needs a profile that submits to Slurm or Grid Engine, such as "
-            "profiles/slurm; dispatch: pool computes on the GPUs of this machine"
-        )
-    tries = []
-    for attempt in range(1, workflow.execution_settings.retries + 2):  # memory and run time grow
-        asked = job.rule.expand_resources(
-            job.wildcards_dict, job.input, attempt, skip_evaluation={"tmpdir"}
-        )
-        tries.append(SimpleNamespace(resources=asked, threads=asked["_cores"], name=job.rule.name))
-    verify(scheduler, tries[0], workflow)
-    request = Request(
-        scheduler=scheduler,
-        words=[_words(scheduler, one, workflow) for one in tries],
-        memory=[one.resources.get("mem_mb") for one in tries],
-        setup=workflow.remote_execution_settings.precommand or "",
-    )
-    with commit(path(results)) as file:
-        file.write(json.dumps(asdict(request)).encode())
+def of_array(workflow: Any, resources: Any) -> str:
+    """What `dispatch` must know of the scheduler, to submit tasks that ask for these resources."""
+    job = SimpleNamespace(resources=resources, threads=resources["_cores"], name="multiply")
+    setup = workflow.remote_execution_settings.precommand or ""
+    with suppress(InputError, KeyError):  # `verify` says before the first job what is wrong
+        scheduler = SCHEDULERS[workflow.executor_plugin.name]
+        words = shlex.join(_words(scheduler, job, workflow))
+        return shlex.join([f"--scheduler={scheduler}", f"--setup={setup}", f"--job={words}"])
+    return ""  # as in a dry run
 
 
 def _words(scheduler: str, job: Any, workflow: Any) -> list[str]:
@@ -112,28 +93,25 @@ def site_words(resources: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def verify(scheduler: str, job: Any, workflow: Any) -> None:
+def verify(scheduler: str | None, job: Any, workflow: Any) -> None:
     """Have the scheduler check what a job asks for; skip this if it does not answer.
 
-    Raises InputError if the scheduler would not take such jobs, or has no client here.
+    Raises InputError if there is none, it would not take such jobs, or has no client here.
     """
-    client = "sbatch" if scheduler == "slurm" else "qsub"
-    if not shutil.which(client):
+    if scheduler is None:
         raise InputError(
-            f"the profile submits jobs with {client}, which is not on PATH here; give "
-            "the command on a login node, load the scheduler's module, or take --profile local"
+            "dispatch: array needs a profile that submits to Slurm or Grid Engine, such as "
+            "profiles/slurm; dispatch: pool computes on the GPUs of this machine"
         )
     words = _words(scheduler, job, workflow)
+    command = ["qsub", "-b", "y", *words, "-w", "v", "/bin/true"]
+    if scheduler == "slurm":
+        command = ["sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true"]
     try:
         with suppress(TryAgain):
-            if scheduler == "slurm":
-                slurm.verify(words)
-            else:
-                grid_engine.call("qsub", "-b", "y", *words, "-w", "v", "/bin/true", seconds=10.0)
+            schedulers.call(*command, seconds=10.0)
     except InputError as error:
-        # Grid Engine's errors about hosts do not count: it knows no host that is away, and no load
-        # such as mem_free.
-        if scheduler == "slurm" or _UNKNOWN.search(str(error)):
+        if _WRONG[scheduler].search(str(error)):  # other errors concern this moment only
             raise InputError(
                 f"the scheduler would not take the jobs of rule {job.name}: {error}; "
                 f"{cure(job.name)}"
@@ -143,3 +121,31 @@ def verify(scheduler: str, job: Any, workflow: Any) -> None:
 def cure(rule: str) -> str:
     """What a user can change about the jobs of a rule that the scheduler does not take."""
     return f"change the block {rule}, or default-resources, in config.yaml of the profile"
+
+
+def refuse_odd(workflow: Any, config: Mapping[str, Any], results: Results) -> None:
+    """Raise InputError if a name of this run would not reach a scheduler's job unchanged.
+
+    Snakemake's executors write a job's command for a shell with names quoted as Python quotes them;
+    the Slurm plugin puts that into double quotes once more. Slurm also expands ``%j`` and the like.
+    We cannot change any of this, so one rule holds for every scheduler.
+    """
+    places = {
+        "the working directory": os.getcwd(), "the Snakefile": workflow.main_snakefile,
+        "the config file": workflow.overwrite_configfiles, **config, "results": results.root,
+    }  # fmt: skip
+    for what, value in places.items():
+        for name in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(name, (str, Path)) and (odd := find_odd(str(name))):
+                raise InputError(
+                    f"{what} {short(str(name))} holds {odd!r}, but schedulers pass names to a "
+                    "shell: no name may begin with a dash, or hold a quote, $, `, \\, % before a "
+                    "letter, or a character that cannot be printed; rename it, or run with "
+                    "profiles/local"
+                )
+
+
+def find_odd(name: str) -> str:
+    """The part of a name that a shell or a scheduler would not take literally; empty if none."""
+    odd = _ODD.search(name)
+    return odd[0] if odd else next((c for c in name if not c.isprintable()), "")

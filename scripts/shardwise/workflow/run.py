@@ -7,28 +7,25 @@ library alone. Only the main process checks the config and the headers of the in
 import atexit
 import functools
 import logging
-import math
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardwise.devices import grants
-from shardwise.errors import InputError, ShardwiseError
+from shardwise.errors import ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plans
 from shardwise.plan.config import unchecked
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.plan import Plan
 from shardwise.records import failures, store
 from shardwise.records.store import Store
 from shardwise.units import MIB
 from shardwise.work.array import MOST_TASKS
-from shardwise.work.grid_engine import GridEngine
 from shardwise.workflow import hooks, recipe
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
@@ -44,9 +41,9 @@ class Run:
     """One run of the workflow, as its rules see it, from Snakemake's config and workflow.
 
     ``missing`` are the shards that lack their products, in the plan's order; None in a job.
-    ``name_of`` maps our name of a rule to its name in this workflow, which may have renamed the
-    rules of a module; ``stages`` maps it back. ``rule_for_all`` is the rule whose one job computes
-    all shards; None under ``dispatch: jobs``. Attributes named ``…_files`` are lists of file names.
+    ``name_of`` maps our name of a rule to that in this workflow, as a module may rename rules;
+    ``stages`` maps it back. ``rule_for_all`` is the rule whose one job computes all shards; None
+    under ``dispatch: jobs``.
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
@@ -92,12 +89,8 @@ class Run:
     def _set_words(self, said: Mapping[str, Any]) -> None:
         """Take what the rules need of the config, and the names of the rules."""
         self.reduce, self.dispatch, self.workers = said["reduce"], said["dispatch"], said["workers"]
-        counts = {key: said[key] for key in ("array_tasks", "array_limit")}
-        numbers = {key: count for key, count in counts.items() if isinstance(count, int)}
-        self._array_tasks = numbers.get("array_tasks", MOST_TASKS)
-        self.array_words = " ".join(
-            f"--{key.replace('_', '-')} {number}" for key, number in numbers.items()
-        )
+        self._array_tasks = MOST_TASKS if said["array_tasks"] == "auto" else said["array_tasks"]
+        self._array_limit = said["array_limit"] or 0
         self.name_of = self._workflow.modifier.modify_rulename
         self.stages = {self.name_of(stage): stage for stage in STAGES}
         stage = {"jobs": None, "array": "multiply"}.get(self.dispatch, self.dispatch)
@@ -126,10 +119,8 @@ class Run:
         # Input of every job that reads matrices. The user's files are not among them: the main
         # process has looked at those, and the key in a name says what they were.
         self.files_for_all = self.plan_mark + self.stack_files
-        # What the main process leaves for jobs: the plan until one commits it, and what the tasks
-        # of an array ask the scheduler for.
+        # What the main process leaves for jobs: the plan until one commits it.
         self.planned = str(Results(CACHE / f"planned-{plans.digest(str(results.root))}").plan)
-        self.request = str(recipe.path(results))
 
     # Computed late: Snakemake knows what is forced only after it has read the rules.
 
@@ -149,14 +140,15 @@ class Run:
         """The shards whose products are to be made."""
         return list(self.plan.shards) if self.forces or self.missing is None else self.missing
 
-    @staticmethod
-    def run_time_words(wildcards: Any, resources: Any) -> str:
-        """The option for how long a job may run, if it cannot ask its scheduler."""
-        words = list[str]()
-        with suppress(InputError):  # `recipe.verify` says before the first job what is wrong
-            words = recipe.site_words(dict(resources.items()))
-        seconds = GridEngine().run_time(words)
-        return f"--run-time {seconds}" if seconds else ""
+    def run_time_words(self, wildcards: Any, resources: Any) -> str:
+        """The option for how long a job of a scheduler, or a task of an array, may run."""
+        here = self._workflow.is_main_process and self.dispatch != "array"
+        return "" if here else f"--run-time {60 * resources.runtime}"
+
+    def array_words(self, wildcards: Any, resources: Any) -> str:
+        """The options for the tasks of an array; they grow with each try, as the resources do."""
+        own = f"--array-tasks {self._array_tasks} --array-limit {self._array_limit}"
+        return f"{own} {recipe.of_array(self._workflow, resources)}"
 
     def write_planned(self) -> None:
         """Write the plan for the job that commits it; the results folder stays as it is."""
@@ -262,30 +254,27 @@ class Run:
 
     def minutes(self, rule: str) -> Any:
         """Run time of a job."""
-        if rule in ("multiply", "pool", "mpi"):
-            return self._worker_minutes
         written, rows = self.plan.written, self.plan.shards.values()
         read = {"shard": 2 * max(row.bytes for row in rows),
                 "synthesize": written["input"], "reduce": written["products"]}  # fmt: skip
-        return lambda wildcards, attempt: attempt * cut.minutes(read[rule])
-
-    def _worker_minutes(self, wildcards: Any, attempt: int) -> int:
-        """Run time of a worker, for its share of the shards; in an array it stops before that."""
-        if self.dispatch == "jobs":
-            return attempt * self._task_minutes
-        workers, most = self._array_tasks, float(_DAY_MINUTES)
-        if self.dispatch != "array":
-            workers = grants.asked(self._node_words) * grants.number(self._node_words, "nodes")
-            most = math.inf
-        shared = min(self._minutes_of(self.to_compute, workers), most)
-        return attempt * int(max(self._task_minutes, shared))
+        if rule in read:
+            return lambda wildcards, attempt: attempt * cut.minutes(read[rule])
+        return lambda wildcards, attempt: attempt * self._worker_minutes
 
     @functools.cached_property
-    def _task_minutes(self) -> int:
-        def nbytes(row: Shard) -> int:
-            return row.bytes + row.product_bytes
-
-        return self._minutes_of([max(self.plan.shards.values(), key=nbytes).shard])
+    def _worker_minutes(self) -> int:
+        """Run time of a worker, for its share of the shards; in an array it stops before that."""
+        rows = self.plan.shards.values()
+        largest = max(rows, key=lambda row: row.bytes + row.product_bytes)
+        least = self._minutes_of([largest.shard])
+        if self.dispatch == "jobs":
+            return least
+        if self.dispatch == "array":
+            shared = min(self._minutes_of(self.to_compute, self._array_tasks), _DAY_MINUTES)
+        else:
+            workers = grants.asked(self._node_words) * grants.number(self._node_words, "nodes")
+            shared = self._minutes_of(self.to_compute, workers)
+        return max(least, shared)
 
     def _minutes_of(self, shards: Sequence[str], workers: int = 1) -> int:
         """How long some shards take if workers share them evenly."""

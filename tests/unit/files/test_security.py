@@ -1,11 +1,11 @@
 """Names are never run as code, and nothing is written outside of the results folder."""
 
-import json
 import logging
 import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from shardwise.records import ledger
 from shardwise.work import array
 from shardwise.workflow import hooks
 
-from tests import factories, processes
+from tests import factories
 
 # Nothing is written outside of the results folder.
 
@@ -127,16 +127,12 @@ def test_commands_that_we_print_do_what_they_say(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_the_script_of_an_array_quotes_its_names(tmp_path, monkeypatch):
+def test_the_script_of_an_array_quotes_its_names(tmp_path):
     """An array task gets the path of the plan as one word, and its shell runs no part of it."""
     made = replace(small(tmp_path), results=Results(tmp_path / "w" / HOSTILE))
-    scontrol = processes.commands(tmp_path / "bin", scontrol="#!/bin/sh\necho MaxArraySize = 9\n")
-    monkeypatch.setenv("PATH", scontrol)
-    request = tmp_path / "request.json"
-    request.write_text(json.dumps(vars(array.Request("slurm", [[]], [None], ""))))
-    own = array.Array(made, request, None, None)
+    options = Namespace(memory=None, run_time=None, setup="")
     folder = made.results.array_folder("r")
-    text = own.script("r/1", folder / "sw-r-1")
+    text = array.script(made, options, "r/1", folder / "sw-r-1")
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[2:])\n")
     program.chmod(0o700)

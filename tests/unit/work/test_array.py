@@ -1,7 +1,5 @@
-"""Arrays: the words of a submission, and rounds of tasks that a pretended scheduler starts."""
+"""Arrays: rounds of tasks that a pretended scheduler starts."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,8 +10,7 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.work import claims
-from shardwise.work.array import SITES, Request
-from shardwise.work.schedulers import QueueFull, refusal
+from shardwise.work.schedulers import refusal
 
 from tests import processes
 from tests.factories import nightly
@@ -54,8 +51,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "site"
     path = processes.commands(
         folder,
+        scontrol="#!/bin/sh\necho MaxArraySize = 11\n",
         sbatch=SBATCH.format(python=sys.executable, here=str(folder)),
-        scontrol="#!/bin/sh\necho MaxArraySize = 1001\n",
         scancel=f'#!/bin/sh\ncd {folder}; kill $(cat ./"${{1#--}}"); echo "$@" >>cancelled\n',
     )
     monkeypatch.setenv("PATH", path)
@@ -64,10 +61,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def started(made: Plan, *words: str, setup: str = "") -> subprocess.Popen:
     """Start the local job of an array, whose tasks have more than enough devices."""
-    path = made.results.root.parent / "request.json"
-    asked = Request("slurm", [["-t", str(n)] for n in (1, 2, 3)], [600, 1200, 1800], setup)
-    path.write_text(json.dumps(vars(asked)))
-    return test_pool.started(made, "--dispatch=array", f"--request={path}", *words, devices=20)
+    own = ("--dispatch=array", "--scheduler=slurm", "--job=-t 1", f"--setup={setup}", *words)
+    return test_pool.started(made, *own, devices=20)
 
 
 def submitted(made: Plan, *words: str, code: int = 0, setup: str = "") -> str:
@@ -81,30 +76,17 @@ def rounds_of(site: Path) -> list[str]:
     return [f"{line[1]} {line[6]}" for line in lines]
 
 
-@pytest.mark.parametrize(("name", "golden"), [
-    ("slurm", "sbatch -p gpu --parsable --wait --job-name=sw-a1-2 --comment=sw-a1-2 "
-     "--array=1-20%4 --output=/dev/null --error=/dev/null task.sh"),
-    ("uge", "qsub -terse -cwd -b n -r n -S /bin/bash -m n -j y -o /dev/null -N sw-a1-2 -sync y "
-     "-t 1-20 -tc 4 -p gpu task.sh"),
-])  # fmt: skip
-def test_the_words_of_a_submission(name, golden, monkeypatch):
-    """The words of the project and those of the profile, each in its place."""
-    for variable in [key for key in os.environ if key.startswith("SHARDWISE_")]:
-        monkeypatch.delenv(variable)
-    assert " ".join(SITES[name].array("sw-a1-2", 20, 4, ["-p", "gpu"], "task.sh")) == golden
-
-
 def test_an_array_has_as_many_tasks_as_shards_are_missing(tmp_path, site):
     """A second run has nothing to do and submits nothing; with two missing, it submits two."""
     made = planned(tmp_path)
     submitted(made, "--array-limit=5")
     assert is_right(made)
-    assert rounds_of(site) == ["1 --array=1-12%5"]
+    assert rounds_of(site) == ["1 --array=1-10%5"]
     submitted(made)
     for shard in ("00002", "00007"):
         made.results.receipt(made.shards[shard].name).unlink()
     submitted(made, "--array-tasks=4")
-    assert rounds_of(site) == ["1 --array=1-12%5", "1 --array=1-2"]
+    assert rounds_of(site) == ["1 --array=1-10%5", "1 --array=1-2"]
     assert is_right(made)
     assert not made.results.claims.exists()
     assert "slurm\tsw-" in made.results.runs.read_text()
@@ -122,18 +104,17 @@ def test_a_poison_shard_ends_the_rounds(tmp_path, site):
 
 
 @pytest.mark.fault("a full queue")
-def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
-    """A submission that is refused for good ends with the scheduler's message, if it has one."""
+@pytest.mark.parametrize(("refusal", "code"), [
+    ("AssocMaxSubmitJobLimit; wait for jobs to end, or lower jobs (profile), array_tasks", 75),
+    ("invalid partition specified: nowhere", 2),
+])  # fmt: skip
+def test_a_submission_that_is_refused(tmp_path, site, refusal, code):
+    """It ends with the scheduler's message, if it has one; only a full queue is worth a retry."""
     made = planned(tmp_path)
-    (site / "refusal").write_text("sbatch: error: AssocMaxSubmitJobLimit")
-    said = submitted(made, "--array-tasks=4")
-    assert "accepts no more tasks now (AssocMaxSubmitJobLimit)" in said
-    assert rounds_of(site) == ["1 --array=1-4", "1 --array=1-2"]
-    made.results.receipt(made.shards["00002"].name).unlink()
-    (site / "refusal").write_text("sbatch: error: invalid partition specified: nowhere")
-    assert "invalid partition specified: nowhere" in submitted(made, code=2)
+    (site / "refusal").write_text(f"sbatch: error: {refusal.partition(';')[0]}")
+    assert refusal in submitted(made, "--array-tasks=4", code=code)
     noted = failures.read(made.results.failure(claims.worker_failure(made)))
-    assert (noted.code, noted.reason) == (2, "invalid partition specified: nowhere")
+    assert (noted.code, noted.reason) == (code, refusal)
 
 
 def test_tasks_that_cannot_begin_leave_their_logs(tmp_path, site):
@@ -167,10 +148,10 @@ def test_a_signal_cancels_the_array(tmp_path, site, number, code):
 
 @pytest.mark.parametrize(("text", "code", "kind"), [
     ("sbatch: error: Unable to contact slurm controller", 1, TryAgain),
-    ("sbatch: error: QOSMaxSubmitJobPerUserLimit", 1, QueueFull),
+    ("sbatch: error: QOSMaxSubmitJobPerUserLimit", 1, TryAgain),
     ("sbatch: error: QOSMaxGRESPerJob", 1, InputError),
     ("error: commlib error: got select error (Connection refused)", 1, TryAgain),
-    ("job rejected: too many jobs", 25, QueueFull),
+    ("job rejected: too many jobs", 25, TryAgain),
     ('Unable to run job: unknown resource "gpux"', 1, InputError),
 ])  # fmt: skip
 def test_refusals_are_told_apart(text, code, kind):

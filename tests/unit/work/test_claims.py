@@ -37,9 +37,9 @@ class Workers:
         self.plan, self.round = plan, claims.load(plan, name)
         self.computed: Counter[str] = Counter()
 
-    def new(self, who: str, again: bool = False) -> Claims:
-        """A worker, perhaps one that is started again."""
-        return Claims(self.plan, self.round, who, self.computed.__contains__, again)
+    def new(self, who: int) -> Claims:
+        """A worker, or what is known of one that has died."""
+        return Claims(self.plan, self.round, who, self.computed.__contains__)
 
     def compute(self, worker: Claims) -> bool:
         """Let a worker compute a shard, if it gets one."""
@@ -67,7 +67,7 @@ def test_each_shard_is_computed_once_in_any_order_of_events(plan, data, workers,
     """Workers take turns; some give back what they have, some are killed and started again."""
     name = claims.begin(plan, list(plan.shards)[:shards], workers, 1)
     own = Workers(plan, name)
-    living = {who: own.new(who) for who in map(str, range(workers))}
+    living = {who: own.new(who) for who in range(workers)}
     for _ in range(data.draw(st.integers(0, 60))):
         who = data.draw(st.sampled_from(sorted(living)))
         event = data.draw(st.sampled_from(["compute", "compute", "give back", "again"]))
@@ -76,7 +76,8 @@ def test_each_shard_is_computed_once_in_any_order_of_events(plan, data, workers,
         elif event == "give back":
             living[who].give_back()
         else:
-            living[who] = own.new(who, again=True)
+            own.new(who).give_back()
+            living[who] = own.new(who)
     while any([own.compute(worker) for worker in living.values()]):
         pass
     claims.end(plan.results)
@@ -87,7 +88,7 @@ def test_each_shard_is_computed_once_in_any_order_of_events(plan, data, workers,
 def test_workers_that_claim_at_the_same_moment_share_the_shards(plan: Plan) -> None:
     """Threads stand for processes on several nodes: each claim is created only once."""
     own = Workers(plan, claims.begin(plan, list(plan.shards), 8, 1))
-    threads = [threading.Thread(target=own.compute_all, args=(own.new(str(n)),)) for n in range(8)]
+    threads = [threading.Thread(target=own.compute_all, args=(own.new(n),)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -95,31 +96,33 @@ def test_workers_that_claim_at_the_same_moment_share_the_shards(plan: Plan) -> N
     assert own.computed == Counter(list(plan.shards))
 
 
-def test_a_dead_worker_keeps_its_claims_and_another_round_has_its_own(plan: Plan) -> None:
-    """A shard that it did not compute is no other worker's in this round, but free in the next."""
+def test_a_dead_worker_keeps_its_claims_until_they_are_given_back(plan: Plan) -> None:
+    """Or until the next round, which has claims of its own."""
     own = Workers(plan, claims.begin(plan, list(plan.shards), 1, 1))
-    dead, other = own.new("dead"), own.new("other")
+    dead, other = own.new(0), own.new(1)
     left = dead.next()
     own.compute_all(other)
     assert set(plan.shards) - set(own.computed) == {left}
-    again = own.new("dead", again=True)
-    assert (again.open(), again.ended()) == ([left], 0)
     following = Workers(plan, claims.begin(plan, [left], 1, 1))
-    assert following.compute(following.new("other"))
+    assert following.compute(following.new(1))
+    dead = own.new(0)
+    assert dead.open() == [left]
+    dead.give_back()
+    assert own.new(1).next() == left
 
 
 @pytest.mark.parametrize(("code", "open_again"), [(75, True), (2, False)])
 def test_a_shard_that_failed_ends_in_its_round(own_plan: Plan, code: int, open_again: bool) -> None:
     """It is not handed back; another round takes it only after code 75."""
     own = Workers(own_plan, claims.begin(own_plan, list(own_plan.shards), 1, 1))
-    worker = own.new("one")
+    worker = own.new(2)
     shard = worker.next()
     failures.note(own_plan.results, own_plan.shards[shard].name, code, "no", attempt=1)
-    assert (worker.ended(), worker.open()) == (1, [])
+    assert worker.open() == []
     worker.give_back()
-    assert own.new("two").next() != shard
+    assert own.new(3).next() != shard
     following = Workers(own_plan, claims.begin(own_plan, [shard], 1, 2))
-    assert (following.new("one").next() == shard) is open_again
+    assert (following.new(2).next() == shard) is open_again
 
 
 def test_the_end_of_a_round_frees_no_claim(tmp_path: Path) -> None:
@@ -129,7 +132,7 @@ def test_the_end_of_a_round_frees_no_claim(tmp_path: Path) -> None:
         own = Workers(plan, claims.begin(plan, list(plan.shards), 8, 1))
         for block in range(900):
             (plan.results.claims / own.round.name / str(block)).symlink_to("another worker")
-        thread = threading.Thread(target=own.compute_all, args=(own.new("one"),))
+        thread = threading.Thread(target=own.compute_all, args=(own.new(2),))
         thread.start()
         while not own.computed:
             pass

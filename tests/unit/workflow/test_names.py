@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError
 from shardwise.files.paths import Results
-from shardwise.workflow import names
+from shardwise.workflow import recipe
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 ODD = ["$(touch x)", "`touch x`", "a'b", 'a"b', "a\\b", "a\nb", "\x1b[2J", "%j", "%10A", "-a"]
@@ -20,30 +20,23 @@ PLAIN = ["a b", "a;b", "95%", "a-b", "é日", "a&|*?[x](y)", "~a#", "a=b,c:d"]
 @example("%j")
 def test_a_name_that_is_not_odd_comes_through_all_shells(name: str) -> None:
     """As the Slurm plugin hands it on: quoted by Snakemake, for a shell inside of another."""
-    if not names.find_odd(name):
+    if not recipe.find_odd(name):
         inner = f"printf %s {format_cli_arg('', name)}".replace('"', '\\"')
         line = ["sh", "-c", f'sh -c "{inner}"']
         assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == name
 
 
-def test_which_names_are_odd() -> None:
-    """Whatever is only unusual is none of them."""
-    assert all(map(names.find_odd, ODD))
-    assert not any(map(names.find_odd, PLAIN))
-
-
 def test_odd_names_are_refused_wherever_they_are(tmp_path, monkeypatch):
-    """The message has the place of the name."""
-
-    def refused(place, config, results="r", files=()):
-        workflow = SimpleNamespace(main_snakefile="/p/S", overwrite_configfiles=files)
-        with pytest.raises(InputError, match=rf"^{place} .*holds '\$'.*rename it"):
-            names.refuse_odd(workflow, config, Results(Path(results)))
-
-    refused("results", {}, "a$b")
-    refused("product", {"product": "a$b"})
-    refused("input", {"input": ["a$b"]})
-    refused("the config file", {}, files=["a$b"])
+    """The message has the place of the name; whatever is only unusual is not odd."""
+    assert all(map(recipe.find_odd, ODD))
+    assert not any(map(recipe.find_odd, PLAIN))
     (tmp_path / "a$b").mkdir()
-    monkeypatch.chdir(tmp_path / "a$b")
-    refused("the working directory", {})
+    for place, config, results, files in (
+        ("results", {}, "a$b", ()), ("product", {"product": "a$b"}, "r", ()),
+        ("input", {"input": ["a$b"]}, "r", ()), ("the config file", {}, "r", ["a$b"]),
+        ("the working directory", {}, "r", ()),
+    ):  # fmt: skip
+        workflow = SimpleNamespace(main_snakefile="/p/S", overwrite_configfiles=files)
+        monkeypatch.chdir(tmp_path / "a$b" if "working" in place else tmp_path)
+        with pytest.raises(InputError, match=rf"^{place} .*holds '\$'.*rename it"):
+            recipe.refuse_odd(workflow, config, Results(Path(results)))

@@ -9,20 +9,17 @@ import pytest
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.records.store import Store
-from shardwise.workflow import hooks
 from shardwise.workflow.progress import Listener, describe_causes, rerun_command
 
 from tests import factories
 
 
 @pytest.mark.parametrize(("typed", "again"), [
-    (["snakemake", "--forceall", "--cores", "2"], "snakemake --cores 2"),
-    (["snakemake", "-R", "multiply", "shard", "-k"], "snakemake -k"),
     (["snakemake", "--configfile", "my file.yaml"], "snakemake --configfile 'my file.yaml'"),
-    (["/p/snakemake/__main__.py", "-s", "S", "-F"], f"{sys.executable} -P -m snakemake -s S"),
+    (["/p/snakemake/__main__.py", "-s", "S"], f"{sys.executable} -P -m snakemake -s S"),
 ])  # fmt: skip
-def test_the_rerun_is_the_same_command_without_force(typed: list[str], again: str) -> None:
-    """Options that would compute finished work again are left out; names are quoted."""
+def test_the_rerun_is_the_same_command(typed: list[str], again: str) -> None:
+    """Names are quoted."""
     assert rerun_command(typed, "/a b") == f"cd '/a b' && {again}"
 
 
@@ -33,7 +30,7 @@ def test_failures_are_told_by_cause() -> None:
         name = f"{i:07}-{i:012x}"
         cause = "abcdefghi"[i % 9 if i % 5 == 0 else 0]
         failed[name] = Failure(name, 2, f"{cause}: shard {name} is bad", "n", 0, log=f"logs/{i}")
-    said = list(describe_causes(failed, Path("r")))
+    said = list(describe_causes(failed.values(), Path("r")))
     assert len(said) == 9
     assert said[0].startswith("failed: multiply 0000000")
     assert "multiply 0000004 and 8218 more: a: shard 0000000-" in said[0]
@@ -79,7 +76,6 @@ def test_a_killed_job_is_told_from_one_that_failed(
         scheduler=SimpleNamespace(running=[job]),
         dag=SimpleNamespace(needrun_jobs=lambda: [job], jobid=lambda job: 1),
     )  # fmt: skip
-    monkeypatch.setattr(hooks, "make_page", lambda results: False)  # no page is made
     listener = Listener(workflow, run)
     listener.began = True
     event = {"event": SimpleNamespace(value="job_error"), "jobid": 1, "rule_msg": None}

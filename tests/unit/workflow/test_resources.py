@@ -17,10 +17,3 @@ def test_no_list_of_files_is_read_for_the_memory_of_jobs(tmp_path):
     made.results.sources.unlink()
     for rule in ("shard", "synthesize", "reduce", "multiply"):
         assert run.mib(rule)(None, 2) == 2 * run.mib(rule)(None, 1) > 0
-
-
-def test_a_wrong_placeholder_is_left_to_the_check_before_the_first_job() -> None:
-    """Raised here, Snakemake would turn it into a traceback and exit 1."""
-    asked = {"uge_time": "-l h_rt={seconds}", "runtime": 5}
-    assert Run.run_time_words(None, asked) == "--run-time 300"
-    assert Run.run_time_words(None, {**asked, "uge_more": "{second}"}) == ""

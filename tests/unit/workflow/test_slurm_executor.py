@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from shardwise.workflow.slurm_executor import none_if_unheard
+from shardwise.workflow.hooks import none_if_unheard
 
 
 def test_a_silent_slurm_says_nothing_of_any_job(caplog) -> None:
