@@ -2,5 +2,4 @@
 
 from shardwise.command.__main__ import main
 
-if __name__ == "__main__":
-    main("synthesize")
+main("synthesize")

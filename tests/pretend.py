@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from shardwise.files.paths import Results
-from shardwise.observe.observer import Observer
-from shardwise.observe.status import Device, Status
+from shardwise.observe.status import Device, Status, look
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, ledger, receipts
 from shardwise.records.failures import Failure
@@ -23,7 +22,7 @@ from shardwise.records.failures import Failure
 from tests import factories
 
 NOW = 1_795_000_000.0
-"""The moment for which a folder is made; pass it to `Observer.look`."""
+"""The moment for which a folder is made; pass it to `look`."""
 
 HELD = {"waiting": 0.25, "read": 4.0, "compute": 5.0, "write": 0.75}
 """The seconds that a shard spends in each phase; ``slow`` shards take four times as long."""
@@ -50,7 +49,7 @@ class Pretended:
         return self.plan.results.receipt(self.name(shard))
 
     def look(self) -> Status:
-        return Observer(self.root).look(self.at)
+        return look(self.root, self.at)
 
 
 def run(

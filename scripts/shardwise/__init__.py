@@ -58,9 +58,11 @@ def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> 
     KeyboardInterrupt
         After Ctrl-C, once the run has cancelled its jobs.
     """
-    from shardwise.command import from_python  # every job imports this file
+    from shardwise.command import from_python, runs  # every job imports this file
 
-    return from_python.run(config, profile, keys)
+    settings = from_python.settings_of(config, keys)
+    from_python.follow(runs.line_of(settings, str(profile)))
+    return open(settings.results)
 
 
 def plan(config: "Config" = None, **keys: Any) -> "pd.DataFrame":
@@ -71,6 +73,12 @@ def plan(config: "Config" = None, **keys: Any) -> "pd.DataFrame":
     InputError
         If the config, the input or the results folder is bad.
     """
-    from shardwise.command import from_python  # every job imports this file
+    import pandas as pd  # every job imports this file
 
-    return from_python.plan(config, keys)
+    from shardwise.command import from_python
+    from shardwise.files.paths import CACHE
+    from shardwise.plan import planner
+
+    made = planner.make(from_python.settings_of(config, keys), CACHE if CACHE.is_dir() else None)
+    planner.check_folder(made)
+    return pd.DataFrame(map(vars, made.shards.values()))

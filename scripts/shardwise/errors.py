@@ -15,8 +15,6 @@ from typing import Any
 log = logging.getLogger("shardwise")
 
 FAULT = 1  # the exit code of an error that no stage raises on purpose: a fault of shardwise
-# Environment variables that may lead to other packages or libraries than those installed.
-FINDERS = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
 # Error numbers: the disk or the user's quota is full, or the file is larger than is allowed.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -133,22 +131,6 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def of_system(error: OSError) -> ShardwiseError:
-    """The error to raise for an error of the disk; it tells the user what to do."""
-    if isinstance(error, IsADirectoryError):  # trying again cannot help
-        cure = "a folder is where a file should be: move it away, then run again"
-        return InputError(f"{error}; {cure}; nothing was committed")
-    room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
-    return TryAgain(f"{error}; {room}nothing was committed, try again")
-
-
-def of_import(error: ImportError) -> InputError:
-    """The error for a package that does not load; it names variables that may lead to another."""
-    named = [f"{name}={os.environ[name]}" for name in FINDERS if os.environ.get(name)]
-    cure = f"unset what may lead to another: {', '.join(named)}" if named else "install it again"
-    return InputError(f"a package does not load: {' '.join(str(error).split())}; {cure}")
-
-
 @contextmanager
 def writing(path: Path | str) -> Iterator[None]:
     """Add the file's name to disk errors that lack one, as those of a read or a write do."""
@@ -183,19 +165,22 @@ def verdict(error: BaseException) -> tuple[int, str]:
             "container); raise the limit, end other processes, or try again"
         )
     by_signal = "ended by SIGTERM or a closed terminal: cancelled, preempted, or out of time"
+    folder = "a folder is where a file should be: move it away, then run again"
     for kind, code, words in (
         (MemoryError, 75, "out of host memory; ask for more (mem_mb), or try again"),
         (Terminated, 128 + signal.SIGTERM, by_signal),
         (KeyboardInterrupt, 128 + signal.SIGINT, "interrupted"),
         (PermissionError, 2, str(error)),
+        (IsADirectoryError, 2, f"{error}; {folder}; nothing was committed"),
     ):
         if isinstance(error, kind):
             return code, words
     if isinstance(error, OSError):
-        told = of_system(error)
-        return told.exit_code, str(told)
+        room = "make room on the disk, or in your quota; " if error.errno in FULL else ""
+        return 75, f"{error}; {room}nothing was committed, try again"
     if isinstance(error, ImportError) and not (error.name or "").startswith("shardwise"):
-        return InputError.exit_code, str(of_import(error))
+        words = " ".join(str(error).split())
+        return 2, f"a package does not load: {words}; shardwise doctor says what to do"
     return FAULT, "this is a fault of shardwise, not yours; please report it"
 
 

@@ -11,15 +11,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from shardwise import __version__
 
 # Environment variables: the commit that the main process has found; the `shardwise` command that
-# started this Snakemake, for its last words; that this run was submitted.
-VARIABLE, TYPED, SUBMITTED = "SHARDWISE_CODE", "SHARDWISE_TYPED", "SHARDWISE_SUBMITTED"
-# A submitted run prints this, and a command to watch it, once it has passed its checks.
-BEGUN = "shardwise: the run has begun; watch it: "
+# started this Snakemake, for its last words.
+VARIABLE, TYPED = "SHARDWISE_CODE", "SHARDWISE_TYPED"
 
 _INSTALLED = Path(__file__).with_name("project")
 # The folder of the Snakefile: the clone, or what a wheel carries of it (setup.py).
@@ -27,7 +26,6 @@ PROJECT = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2]
 SCRIPTS = PROJECT / "scripts"  # where the entry scripts lie
 
 _PACKAGES = ("numpy", "numba", "cupy", "kvikio", "mpi4py")
-_CODE = ("Snakefile", "workflow", "scripts")
 _SECONDS = 10
 
 
@@ -37,38 +35,21 @@ def install(cuda: int | None = None) -> str:
 
 
 def announce(root: Path = PROJECT) -> None:
-    """Tell the jobs of this run which commit they run; an empty text if it is unknown."""
-    os.environ[VARIABLE] = commit(root) or ""
+    """Tell the jobs of this run the commit of a clone, with ``+`` if its files were changed."""
+    line = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--abbrev=12"]
+    found = ""
+    with suppress(OSError, subprocess.SubprocessError):  # no git, or not ours to read
+        if (root / ".git").exists():  # a clone of another project may enclose it
+            found = subprocess.check_output(
+                [*line, "--dirty=+"], text=True, stderr=subprocess.DEVNULL, timeout=_SECONDS,
+                env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+            )  # fmt: skip
+    os.environ[VARIABLE] = found.strip()
 
 
 def announced() -> str | None:
-    """The commit that the main process has found, with ``+`` if its code was changed since."""
+    """The commit that the main process has found."""
     return os.environ.get(VARIABLE) or None
-
-
-def commit(root: Path) -> str | None:
-    """The commit of a clone, with ``+`` if the code there differs from it; None if unknown.
-
-    Configs and profiles do not count as code: users edit them.
-    """
-    if not (root / ".git").exists():  # a clone of another project may enclose it
-        return None
-    line = ["git", "-C", str(root), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    try:
-        done = subprocess.run(
-            [*line, "--", *_CODE], stdin=subprocess.DEVNULL, capture_output=True, errors="replace",
-            check=True, timeout=_SECONDS, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):  # no git, or not ours to read
-        return None
-    facts = done.stdout.splitlines()  # "# branch.oid NUMBER" first, then a line for each change
-    return facts[0].split()[-1][:12] + "+" * any(line[0] != "#" for line in facts)
-
-
-def job_number() -> str | None:
-    """The scheduler's number of this process's job; None outside of a job."""
-    ours = "SGE_ROOT" in os.environ  # other programs have a JOB_ID of their own
-    return os.environ.get("SLURM_JOB_ID") or (os.environ.get("JOB_ID") if ours else None)
 
 
 def loaded() -> dict[str, str]:
@@ -86,11 +67,11 @@ def node() -> str:
     return os.environ.get("SLURMD_NODENAME", socket.gethostname())
 
 
-def job(environ: Mapping[str, str]) -> str | None:
+def job(environ: Mapping[str, str] = os.environ) -> str | None:
     """The scheduler's job that a process belongs to, such as ``slurm 7``; None outside of one."""
     if "SLURM_JOB_ID" in environ:
         return f"slurm {environ['SLURM_JOB_ID']}"
-    if "JOB_ID" in environ and "SGE_ROOT" in environ:
+    if "JOB_ID" in environ and "SGE_ROOT" in environ:  # other programs have a JOB_ID of their own
         task = environ.get("SGE_TASK_ID", "undefined")  # a number in an array job
         return f"grid engine {environ['JOB_ID']}" + (f".{task}" if task != "undefined" else "")
     return None

@@ -29,7 +29,7 @@ MORE = {
     "it raises": "A dry run calls the function with NumPy on the first matrix alone, a block "
     "`(1, m, k)` ([functions](config.md#a-function-of-your-own))",
     "it writes to its block": "Compute a new array: `block = block + 1`",
-    "its disk is too small": "`shardwise clean` lists what other configs left there",
+    "its disk is too small": "`shardwise clean` says how much other configs left there",
     "a NaN": "[Weight](sums.md#weights) 0 takes the matrix out of the sum. Under "
     "`nonfinite: allow` each NaN spreads over a row and a column of the sum",
     "no driver under `backend: cupy`": "[`shardwise doctor`](doctor.md), in a job on the GPU "

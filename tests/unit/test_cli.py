@@ -64,18 +64,9 @@ def test_a_plan_that_was_replaced_is_refused(tmp_path, script):
     (RuntimeError("x"), 1, ""), (RuntimeError("can't start new thread"), 75, "ulimit -u"),
     (BlockingIOError(11, "Try again"), 75, "pids.max"),
     (ImportError("x", name="shardwise.plan"), 1, ""),
-    (ImportError("x\ny", name="numpy"), 2, "does not load: x y; unset what may lead to another: "
-     "LD_LIBRARY_PATH=/site/lib"),
+    (ImportError("x\ny", name="numpy"), 2, "does not load: x y; shardwise doctor"),
 ])  # fmt: skip
-def test_each_error_has_one_exit_code(monkeypatch, error, code, words):
+def test_each_error_has_one_exit_code(error, code, words):
     """Four classes of ours, and what Python, the disk and signals raise."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/site/lib")
-    monkeypatch.delenv("PYTHONPATH", raising=False)
     found, told = errors.verdict(error)
     assert (found, words in told) == (code, True), told
-    kinds = {k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, Exception)}
-    direct = {kind for kind in kinds if kind.__bases__ == (errors.ShardwiseError,)}
-    assert {k.__name__ for k in direct} == {
-        "InputError", "IntegrityError", "TryAgain", "DeviceFailed",
-    }  # fmt: skip
-    assert kinds - direct == {errors.ShardwiseError, errors.BadMatrix}

@@ -1,8 +1,6 @@
 """Files of other configs in a results folder: found by name, removed if a run wrote them."""
 
 import os
-from collections import defaultdict
-from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from shardwise.units import count, human_bytes
 
 
 def clean(results: Results, remove: bool) -> str:
-    """List what the present plan does not name, a line per folder; ``remove`` removes it.
+    """Say what the present plan does not name; ``remove`` removes it.
 
     Raises TryAgain if a run or a stage works in the folder; no run begins while files are removed.
     """
@@ -27,23 +25,18 @@ def clean(results: Results, remove: bool) -> str:
         if remove and locks.is_job_locked(results.living):
             raise TryAgain(busy)
         found = list(store.find_others(plans.load(results.plan)))
-        ours = dict.fromkeys(path for path in found if _is_ours(results, path))
-        tops = defaultdict[Path, list[Path]](list)
-        for path in ours:
-            tops[path.parent.relative_to(results.root)].append(path)
-        lines = [f"  {top}: {_amount(own)}" for top, own in tops.items()]
+        ours = {path for path in found if _is_ours(results, path)}
+        nbytes = sum(os.lstat(path).st_size for path in ours)
+        amount = f"{count(len(ours), 'file')}, {human_bytes(nbytes)} of other configs or inputs"
+        lines = [
+            f"{results.root}: {amount}{' removed' if remove else '; to remove them, add --yes'}"
+        ]
         if left := [str(p.relative_to(results.root)) for p in found if p not in ours]:
-            lines.append(f"  these stay, as no run is known to have written them: {some(left)}")
-        total = f"{results.root}: {_amount(ours)} of other configs or inputs"
-        lines.append(f"{total} removed" if remove else f"{total}; to remove them, add --yes")
+            lines.append(f"these stay, as no run is known to have written them: {some(left)}")
         # Receipts go last: they show who wrote a product.
         for path in sorted(ours if remove else (), key=lambda path: path.suffix == ".json"):
             path.unlink(missing_ok=True)
     return "".join(f"{one_line(line)}\n" for line in lines)
-
-
-def _amount(paths: Collection[Path]) -> str:
-    return f"{count(len(paths), 'file')}, {human_bytes(sum(os.lstat(p).st_size for p in paths))}"
 
 
 def _is_ours(results: Results, path: Path) -> bool:

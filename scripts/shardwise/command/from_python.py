@@ -14,37 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from shardwise.command.runs import begin, line_of
+from shardwise.command.runs import begin
 from shardwise.errors import InputError, of_code, short, tell
-from shardwise.files.paths import CACHE
-from shardwise.observe.finished_run import FinishedRun
 from shardwise.plan import config as configs
-from shardwise.plan import config_file, planner
+from shardwise.plan import config_file
 from shardwise.processes import contain
 
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
 
-_MOST_LINES = 60
-"""Lines of output that are kept: more than a run prints at its end."""
+_MOST_LINES = 60  # of output that are kept: more than a run prints at its end
 
 
-def run(config: Config, profile: str | os.PathLike[str], keys: Mapping[str, Any]) -> FinishedRun:
-    """See `shardwise.run`."""
-    settings = _settings(config, keys)
-    follow(line_of(settings, os.fspath(profile)))
-    return FinishedRun(settings.results)
-
-
-def plan(config: Config, keys: Mapping[str, Any]) -> pd.DataFrame:
-    """See `shardwise.plan`."""
-    made = planner.make(_settings(config, keys), CACHE if CACHE.is_dir() else None)
-    planner.check_folder(made)
-    return pd.DataFrame(map(vars, made.shards.values()))
-
-
-def _settings(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
+def settings_of(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
     """The checked config: a file as the command reads it, or values; ``keys`` override either."""
     if isinstance(config, str | os.PathLike):
         config = config_file.read_files(configs.config_files([Path(config)]))
@@ -53,9 +35,8 @@ def _settings(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
             f"config: {short(config)} is neither the path of a YAML file nor a dict of keys; give "
             "one, such as 'config.yaml', or keys, such as input='stack.npy'"
         )
-    return configs.load(
-        json.loads(json.dumps(config_file.merge([config or {}, keys]), default=_plain))
-    )
+    plain = json.dumps(config_file.merge([config or {}, keys]), default=_plain)
+    return configs.load(json.loads(plain))
 
 
 def _plain(value: Any) -> Any:
@@ -95,11 +76,8 @@ def follow(line: list[str]) -> None:
             raise
     if code := child.returncode:
         words = f"Snakemake {contain.words(code)}" if code < 0 else f"Snakemake ended with {code}"
-        raise of_code(code, _last_words("".join(lines)) or words)
-
-
-def _last_words(said: str) -> str:
-    """What a run says of its failure: all after its last blank line, or a refusal without notes."""
-    *_, words = said.rpartition("\n\nshardwise: ")
-    notes = ("Using profile ", "Config file ", "shardwise: ")
-    return "".join(w for w in words.splitlines(True) if not w.startswith(notes)).strip()
+        # What it says of its failure: all after its last blank line, or a refusal without notes.
+        *_, said = "".join(lines).rpartition("\n\nshardwise: ")
+        notes = ("Using profile ", "Config file ", "shardwise: ")
+        told = "".join(w for w in said.splitlines(True) if not w.startswith(notes)).strip()
+        raise of_code(code, told or words)

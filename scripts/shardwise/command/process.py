@@ -12,16 +12,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
-from shardwise.errors import ShardwiseError, Terminated, explain, shown, terminate
+from shardwise.errors import ShardwiseError, Terminated, explain, log, shown, terminate
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
 from shardwise.records import locks
 
-log = logging.getLogger("shardwise")
-
 _LAST_WORDS_SECONDS = 0.5
-_ARRIVAL_SECONDS = 5.0
-"""How long the ranks wait for each other before one counts as having failed alone."""
+_ARRIVAL_SECONDS = 5.0  # the ranks wait for each other; then one counts as having failed alone
 
 
 class Shown(logging.Formatter):
@@ -52,7 +49,7 @@ def run(
     code, mpi = 0, None
     try:
         mpi = begin_ranks(options) if begin_ranks else None
-        if not quiet and _speaks(mpi):
+        if not quiet and not (mpi and mpi.COMM_WORLD.rank):
             here, typed = os.getcwd(), shlex.join([sys.executable, *sys.argv])
             log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), here)
             log.info("by hand: cd %s && %s", shlex.quote(here), typed)
@@ -66,18 +63,13 @@ def run(
     sys.exit(code)
 
 
-def _speaks(mpi: Any) -> bool:
-    """Whether this process speaks for all ranks."""
-    return mpi is None or mpi.COMM_WORLD.rank == 0
-
-
 def _end(error: BaseException, mpi: Any) -> int:
     """Say why the stage ends, once for all ranks; clean up, and give the exit code."""
     if mpi and isinstance(error, ShardwiseError):
         # srun ends the other ranks when the first has ended, but they must return this code, too.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if _all_arrive(mpi.COMM_WORLD):
-            if _speaks(mpi):
+            if mpi.COMM_WORLD.rank == 0:
                 explain(error)
             mpi.Finalize()  # a regular end: after an abort srun would return 137, whatever the code
             return error.exit_code
@@ -119,10 +111,7 @@ def _all_arrive(comm: Any) -> bool:
 
 
 def _at_work(options: Namespace) -> AbstractContextManager[None]:
-    """Hold the job lock of the results folder, if the stage takes a plan and the plan exists.
-
-    Raises InputError as :func:`small.refuse_links` does.
-    """
+    """Hold the job lock of the results folder, if the stage takes a plan and the plan exists."""
     if not hasattr(options, "plan") or not options.plan.is_file():
         return nullcontext()
     results = Results(options.plan.parent)

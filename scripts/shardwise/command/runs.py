@@ -1,36 +1,32 @@
 """A user's folder: write its config and profile, and start Snakemake in it."""
 
-import argparse
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from shardwise.errors import InputError, leave_on_interrupt, tell
-from shardwise.files.commit import commit
+from shardwise.errors import InputError, TryAgain, explain, leave_on_interrupt, tell
 from shardwise.files.paths import CACHE
-from shardwise.host import BEGUN, PROJECT, SUBMITTED, TYPED
+from shardwise.host import PROJECT, TYPED
 from shardwise.records.locks import take_lock
 
-_PROFILES = tuple(sorted(path.name for path in (PROJECT / "profiles").iterdir()))
 _LOG = Path("shardwise.log")
 
-_LOOK_SECONDS = 0.2
 
-
-def init(words: list[str]) -> int:
+def init(options: Namespace) -> int:
     """Write config.yaml and profiles/NAME/config.yaml, both commented, into this folder."""
-    parser = argparse.ArgumentParser("shardwise init", description=init.__doc__, allow_abbrev=False)
-    parser.add_argument("--profile", choices=_PROFILES, default="local", help="where jobs run")
-    profile = parser.parse_args(words).profile
+    from shardwise.files.commit import commit  # here: the doctor starts without NumPy
+
+    profile, present = options.profile or "local", os.listdir(PROJECT / "profiles")
+    if profile not in present:
+        raise InputError(f"there is no profile {profile} to write, but {', '.join(present)}")
     for file in (Path("config.yaml"), Path("profiles", profile, "config.yaml")):
         if os.path.lexists(file):
             sys.stdout.write(f"{file} exists already, and is not changed\n")
@@ -43,50 +39,46 @@ def init(words: list[str]) -> int:
     return 0
 
 
-def run(words: list[str]) -> NoReturn:
-    """Run the workflow in this folder: snakemake --profile PROFILE -s SNAKEFILE OPTIONS."""
+def run(options: Namespace) -> NoReturn:
+    """Run the workflow in this folder: snakemake --profile PROFILE -s SNAKEFILE OPTIONS.
+
+    All other options go to snakemake: -n for a dry run, --configfile mine.yaml, --config
+    results=results/mine, --quiet host for all its messages. Exit codes: 0 done; 1 jobs have failed;
+    2 or 75 refused before any job; 130 interrupted.
+    """
     leave_on_interrupt()
-    line, _ = _snakemake(run, words)
+    line = _line(options)
     sys.argv = line[line.index("snakemake") :]
     from snakemake.cli import main  # it takes seconds
 
     sys.exit(main())
 
 
-def submit(words: list[str]) -> int:
-    """Run the workflow in the background, where it outlives this shell, or as a job."""
-    line, options = _snakemake(submit, words)
+def submit(options: Namespace) -> int:
+    """Run the workflow in the background, where it outlives this shell, or as a job.
+
+    A dry run shows first whether the run would be refused. All other options go to snakemake.
+    Exit codes: 0 it is submitted; else that of the dry run, or of the scheduler.
+    """
+    line = _line(options)
+    take_log().close()
+    first = line.index("snakemake") + 1  # of its options: after a -- it would take -n for a target
+    if code := subprocess.run([*line[:first], "-n", *line[first:]], check=False).returncode:
+        return code
     if options.job is not None:
-        take_log().close()
         return _submit_job(line, options)
     with take_log() as log:  # Snakemake inherits the lock, and holds it to its end
-        began = log.seek(0, os.SEEK_END)
         started = subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            env=os.environ | {SUBMITTED: "1"},
-        )  # fmt: skip
+            line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    return _tell_begun(f"process {started.pid} on this machine", f"kill -INT {started.pid}")
+
+
+def _tell_begun(who: str, cancel: str) -> int:
     sys.stdout.write(
-        f"process {started.pid} on this machine does the run; its messages: {_LOG}\n"
-        f"Stop it with its jobs: kill -INT {started.pid}\n"
+        f"{who} does the run; its messages: {_LOG}\n"
+        f"Watch it: shardwise watch\nStop it with its jobs: {cancel}\n"
     )
-    with suppress(KeyboardInterrupt):  # nobody has to wait: the run is in another session
-        return _see_it_begin(started, began)
-    return 0
-
-
-def _see_it_begin(run: "subprocess.Popen[bytes]", first_byte: int) -> int:
-    """Show what a run says until it has passed its checks; if it ends before, return its code."""
-    said = ""
-    with open(_LOG, encoding="utf-8", errors="replace") as log:
-        log.seek(first_byte)
-        while BEGUN not in said:
-            code = run.poll()
-            said += (more := log.read())
-            sys.stdout.write(more)
-            sys.stdout.flush()
-            if code is not None:
-                return code
-            time.sleep(_LOOK_SECONDS)
     return 0
 
 
@@ -110,13 +102,10 @@ _JOBS = {
 """By executor of the profile: the commands that submit and cancel the job of a controller."""
 
 
-def _submit_job(line: list[str], options: argparse.Namespace) -> int:
-    """Submit a job that starts Snakemake and looks after it, see `controller`."""
-    import yaml  # here: the doctor also starts if a package is missing
+def _submit_job(line: list[str], options: Namespace) -> int:
+    """Submit a job that starts Snakemake and looks after it, see `control`."""
+    import yaml  # here: as above
 
-    first = line.index("snakemake") + 1  # of its options: after a -- it would take -n for a target
-    if code := subprocess.run([*line[:first], "-n", *line[first:]], check=False).returncode:
-        return code
     profile = _profile(options.profile)  # which the dry run has read
     executor = (yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}).get("executor")
     if executor not in _JOBS:
@@ -125,46 +114,27 @@ def _submit_job(line: list[str], options: argparse.Namespace) -> int:
     words = [*submits.split(), *options.job]
     if shutil.which(words[0]) is None:
         raise InputError(f"--job: {words[0]} is not on PATH; load the scheduler first")
-    script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.controller", *line])
+    script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.runs", *line])
     done = subprocess.run(
-        words, input=f"#!/bin/bash\nexec {script}\n", text=True, stdout=subprocess.PIPE,
-        check=False, env=os.environ | {SUBMITTED: "1"},
-    )  # fmt: skip
-    if done.returncode == 0:
-        job = re.split(r"\W", done.stdout.strip())[0]
-        sys.stdout.write(
-            f"job {job} will do the run, and submit its other jobs; its messages: {_LOG}\n"
-            f"Stop it with its jobs: {cancels} {job}\n"
-        )
-    return done.returncode
+        words, input=f"#!/bin/bash\nexec {script}\n", text=True, stdout=subprocess.PIPE, check=False
+    )
+    if done.returncode:
+        return done.returncode
+    job = re.split(r"\W", done.stdout.strip())[0]
+    return _tell_begun(f"job {job}", f"{cancels} {job}")
 
 
-RUNS: dict[str, Callable[[list[str]], int]] = {"init": init, "run": run, "submit": submit}
-
-
-def _snakemake(command: Callable[..., Any], words: list[str]) -> tuple[list[str], Any]:
-    """Print and return the line that `run` or `submit` starts, and our options in ``words``."""
-    parser = argparse.ArgumentParser(
-        f"shardwise {command.__name__}", description=command.__doc__, allow_abbrev=False,
-        usage="%(prog)s [--profile PROFILE] [OPTIONS OF SNAKEMAKE]",
-        epilog="Useful options of snakemake: -n for a dry run, --configfile mine.yaml, "
-        "--config results=results/mine, --quiet host for all its messages.",
-    )  # fmt: skip
-    where = "a folder, or its name in profiles/; default: the only one in profiles/"
-    parser.add_argument("--profile", help=where)
-    if command is submit:
-        job = "options of sbatch or qsub for a job that runs Snakemake: --job='--time=7-0 --mem=8G'"
-        parser.add_argument("--job", metavar="WORDS", type=shlex.split, help=job)
-    options, others = parser.parse_known_args(words)
-    if not Path("config.yaml").is_file() and "--configfile" not in " ".join(others):
+def _line(options: Namespace) -> list[str]:
+    """Print and return the line that runs Snakemake with the words that the user typed."""
+    if not Path("config.yaml").is_file() and "--configfile" not in " ".join(options.others):
         raise InputError(
             f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name --configfile"
         )
     program = sys.argv[0]
     if Path(program).name == "shardwise":  # else it was started by python -m
         program = "shardwise" if shutil.which("shardwise") == program else program
-        os.environ[TYPED] = shlex.join([program, command.__name__, *words])
-    return snakemake_line(options.profile, others), options
+        os.environ[TYPED] = shlex.join([program, *sys.argv[1:]])
+    return snakemake_line(options.profile, options.others)
 
 
 def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
@@ -180,7 +150,8 @@ def line_of(settings: Any, profile: str | None, *words: str) -> list[str]:
 
     The file stays: jobs read it, and so does the command that a run prints to be repeated.
     """
-    from shardwise.plan import plan as plans  # here: as above
+    from shardwise.files.commit import commit  # here: as above
+    from shardwise.plan import plan as plans
 
     file = CACHE / f"config-{plans.digest(vars(settings))}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -223,4 +194,37 @@ def _profile(name: str | None) -> str:
     for folder in (Path("profiles", name), Path(name), PROJECT / "profiles" / name):
         if (folder / "config.yaml").is_file():
             return str(folder)
-    raise InputError(f"there is no profile {name}; shardwise init writes {', '.join(_PROFILES)}")
+    raise InputError(f"there is no profile {name}; shardwise init --profile writes one of ours")
+
+
+# The signals of scancel, of `submit` before the limit of Slurm, of qdel, of s_rt of Grid Engine.
+_CANCEL = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGUSR1)
+_LOOK_SECONDS = 1.0
+
+
+def control(line: list[str]) -> int:
+    """Run Snakemake in a job of its own, so that the run outlives the login node.
+
+    If the job is cancelled, or its time is nearly up, Snakemake gets a Ctrl-C and cancels its jobs.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _CANCEL)  # each is pending until it is waited for
+    # Otherwise the jobs that Snakemake submits would inherit the size of this one.
+    run = begin(
+        line, env={k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k[:6] != "SLURM_"}
+    )
+    cancelled = False
+    while (code := run.poll()) is None:
+        cancelled = bool(signal.sigtimedwait(_CANCEL, _LOOK_SECONDS)) or cancelled
+        if cancelled:
+            # Again at each look: while a SIGTERM of Slurm is pending in Snakemake's main thread,
+            # another thread gets the SIGINT, and then the main thread may sleep on.
+            run.send_signal(signal.SIGINT)
+    return code
+
+
+if __name__ == "__main__":
+    try:
+        lock = take_log()
+    except TryAgain as error:
+        sys.exit(explain(error)[0])
+    sys.exit(control(sys.argv[1:]))

@@ -5,14 +5,13 @@ first line of a stage's docstring is its line in ``shardwise --help``.
 """
 
 import os
-import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
-from shardwise.command.process import log
-from shardwise.errors import InputError
+from shardwise.command import runs
+from shardwise.errors import InputError, log
 from shardwise.files import small
 from shardwise.files.paths import CACHE, Results, for_bash
 from shardwise.plan import config
@@ -155,15 +154,12 @@ def report(options: Namespace) -> None:
 
     It also writes the same figures for Prometheus, metrics.prom, and works at any time.
     """
-    from shardwise.observe import metrics
-    from shardwise.observe.observer import Observer
-    from shardwise.observe.report import page
+    from shardwise.observe import metrics, page, status
 
-    observer = Observer(config.existing_folder(options.configfile, options.results))
-    small.refuse_unmarked(observer.results)
-    seen, results = observer.look(), observer.results
+    seen = status.look(config.existing_folder(options.configfile, options.results))
+    small.refuse_unmarked(seen.results)
     key = seen.plan.key if seen.plan else ""
-    with failures.noted(results, f"report-{key}", results.log("report")):
+    with failures.noted(seen.results, f"report-{key}", seen.results.log("report")):
         log.info("report: %s", page.write(seen))
         metrics.write(seen)
 
@@ -174,15 +170,14 @@ def watch(options: Namespace) -> int:
     In a pipe it writes a line when something has changed. It waits for a run that has not begun,
     and ends with it. Exit codes: 0 all is done; 75 unfinished; 3 failed or damaged.
     """
-    from shardwise.observe import watch
-    from shardwise.observe.observer import Observer
+    from shardwise.observe import status, watch
 
     named = options.configfile, options.results
     if options.once:
-        seen = Observer(config.existing_folder(*named)).look()
+        seen = status.look(config.existing_folder(*named))
         watch.show(seen, options.json)
         return seen.code
-    return watch.follow(Observer(config.folder_of_run(*named)), options.json, options.interval)
+    return watch.follow(config.folder_of_run(*named), options.json, options.interval)
 
 
 def verify(options: Namespace) -> int:
@@ -216,8 +211,7 @@ def doctor(options: Namespace) -> None:
         found = report.look(checks, min(options.time_limit, 1e6))
     finally:  # what it has started itself, and nothing else, is ended
         contain.sweep(spare=others)
-    width = min(120, shutil.get_terminal_size((100, 24)).columns)
-    lines = [report.to_json(found)] if options.json else report.to_text(found, width)
+    lines = [report.to_json(found)] if options.json else report.to_text(found)
     sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()
     os._exit(report.verdict(found)["exit_code"])  # never waits for threads that hang in the kernel
@@ -243,6 +237,9 @@ def clean(options: Namespace) -> None:
 
 
 STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
+    "init": (runs.init, "--profile"),
+    "run": (runs.run, "--profile ..."),
+    "submit": (runs.submit, "--profile --job ..."),
     "watch": (watch, "results --configfile --once --json --interval"),
     "report": (report, "results --configfile"),
     "verify": (verify, "results --configfile --json"),

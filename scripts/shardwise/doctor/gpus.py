@@ -4,7 +4,9 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.metadata import distributions
 from typing import Any
 
@@ -14,8 +16,9 @@ from shardwise import host
 from shardwise.devices import choose, grants, nvml
 from shardwise.devices.nvml import Device
 from shardwise.doctor.finding import Call, Finding, Findings, Reply, judge
-from shardwise.units import clock, human_bytes
+from shardwise.units import human_bytes
 
+_WANTED = ("username", "status", "ppid", "cmdline", "name")  # of a process that holds a device
 _PRODUCT = """
 import sys
 from shardwise import errors
@@ -32,14 +35,9 @@ print("through host memory" if kvikio.is_compat_mode_preferred() else "by GPUDir
 """Takes its device as a task does, multiplies ones there, and says how bytes get there."""
 
 
-def installed() -> list[str]:
-    """The name and version of each installed package."""
-    return [f"{one.metadata['Name']} {one.version}" for one in distributions()]
-
-
 def check(
     ask: Call, backend: str = "auto", cuda: Call = choose.driver_cuda_version,
-    listed: Call = nvml.present, installed: Call = installed, environ: Any = os.environ,
+    listed: Call = nvml.present, packages: Sequence[str] | None = None, environ: Any = os.environ,
 ) -> Findings:  # fmt: skip
     """All about GPUs; only one finding if there is no driver or the config asks for NumPy."""
     if (version := cuda()) is None or backend == "numpy":
@@ -50,7 +48,9 @@ def check(
         level = "fault" if backend == "cupy" else "note"
         yield Finding(level, "driver", found, "NumPy, unless the config says cupy", do)
         return
-    most, packages = version // 1000, installed()
+    most = version // 1000
+    if packages is None:
+        packages = [f"{one.metadata['Name']} {one.version}" for one in distributions()]
     found = f"{nvml.driver_version()}, runs CUDA up to {most}.{version % 1000 // 10}"
     yield Finding("ok", "driver", found)
     cupy = [one for one in packages if re.match(r"cupy(-cuda\d+x)? ", one)]
@@ -101,17 +101,11 @@ def _held(device: Device) -> Findings:
     name, facts = f"GPU {device.index}", {"uuid": device.uuid}
     for process in device.processes:
         memory = "" if process.memory is None else f"{human_bytes(process.memory)}, "
-        found = f"held by process {process.pid}: {memory}{_describe(process.pid)}"
+        who = "not visible here (another container's?)"
+        with suppress(psutil.Error):  # else it has ended, or is of another container
+            known = psutil.Process(process.pid).as_dict(_WANTED, ad_value="")
+            words = shlex.join(known["cmdline"]) or known["name"]  # a zombie ends with its parent
+            who = f"{known['username']}, of {known['ppid']}, {words:.120}, {known['status']}"
+        found = f"held by process {process.pid}: {memory}{who}"
         do = "ask its user to end it, if it should not be there; the doctor ends nothing"
         yield Finding("note", name, found, "one task per device", do, facts | process._asdict())
-
-
-def _describe(pid: int) -> str:
-    """A process, as far as it is visible; a zombie ends with its parent."""
-    wanted = ["username", "create_time", "status", "ppid", "cmdline", "name"]
-    try:
-        who = psutil.Process(pid).as_dict(wanted, ad_value="")
-    except psutil.Error:  # ended, or of another container
-        return "not visible here (another container's?)"
-    words = f"{shlex.join(who['cmdline']) or who['name']:.120}, {who['status']}"
-    return f"{who['username']}, since {clock(who['create_time'])}, of {who['ppid']}, {words}"

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 from shardwise import errors
-from shardwise.doctor import folders, gpus, mpi, python, schedulers
+from shardwise.doctor import gpus, here, schedulers
 from shardwise.doctor.finding import Call, Finding, ask
 from shardwise.plan import config
 from shardwise.plan.config_file import read_files
@@ -31,12 +31,12 @@ def sections(files: list[Path] | None, results: str | None, launcher: str) -> di
         found = Finding("fault", "config", str(error), "the keys of docs/config.md", "correct it")
     return {
         "Config": lambda ask: [found],
-        "Python": python.check,
+        "Python": here.packages,
         "GPUs": partial(gpus.check, backend=settings.backend),
-        "MPI": partial(mpi.check, launcher=launcher),
+        "MPI": partial(here.ranks, launcher=launcher),
         "Slurm": partial(schedulers.check, name="slurm"),
         "Grid Engine": partial(schedulers.check, name="grid engine"),
-        "Results": partial(folders.check, results=Path(results or settings.results)),
+        "Results": partial(here.disk, results=Path(results or settings.results)),
     }
 
 
@@ -84,10 +84,10 @@ def to_json(report: Report) -> str:
     return json.dumps({**head, "verdict": verdict(report), "findings": told}, indent=1)
 
 
-def to_text(report: Report, width: int) -> Iterator[str]:
+def to_text(report: Report) -> Iterator[str]:
     """For people, line by line."""
     yield f"Shardwise doctor on {socket.gethostname()}, {time.strftime('%Y-%m-%d %H:%M')}"
-    wrap = partial(textwrap.fill, width=width, subsequent_indent=_INDENT, break_on_hyphens=False)
+    wrap = partial(textwrap.fill, width=100, subsequent_indent=_INDENT, break_on_hyphens=False)
     for title, findings in report.items():
         yield f"\n{title}"
         for one in findings:

@@ -1,20 +1,16 @@
 """Slurm and Grid Engine: whether they answer, and which of their resources a profile can name."""
 
-import os
 import re
-import shlex
 import shutil
-import sys
 
-from shardwise import host
 from shardwise.doctor.finding import Call, Finding, Findings, judge
 
 _SLURM, _UGE = "profiles/slurm/config.yaml", "profiles/uge/config.yaml"
 _LOCAL = "jobs on this machine (profiles/local) need none"
 
-CLIENTS = {  # a command that exists with it; one that tells the version; one that starts a job
-    "slurm": ("sbatch", "sinfo --version", "srun --gres=gpu:1"),
-    "grid engine": ("qconf", "qstat -help", "qrsh -cwd -l gpu=1"),
+CLIENTS = {  # a command that exists with it; one that tells the version
+    "slurm": ("sbatch", "sinfo --version"),
+    "grid engine": ("qconf", "qstat -help"),
 }
 QUESTIONS = {  # name, command, pattern of the answers, pattern the shipped profile needs, words
     "slurm": (
@@ -36,7 +32,7 @@ QUESTIONS = {  # name, command, pattern of the answers, pattern the shipped prof
 
 def check(ask: Call, name: str, which: Call = shutil.which) -> Findings:
     """Whether a scheduler answers, and what it has."""
-    client, version, start = CLIENTS[name]
+    client, version = CLIENTS[name]
     if which(client) is None:
         yield Finding("note", name, f"none here: {client} is not on PATH", _LOCAL)
         return
@@ -50,6 +46,3 @@ def check(ask: Call, name: str, which: Call = shutil.which) -> Findings:
         rows = re.findall(pattern, reply.out, re.MULTILINE | re.IGNORECASE)
         found = ", ".join(dict.fromkeys(r if isinstance(r, str) else " ".join(r) for r in rows))
         yield judge(re.search(needed, found), what, found or "none", allowed, do)
-    if not {"SLURM_JOB_ID", "JOB_ID"} & os.environ.keys():
-        do = f"{start} {shlex.join([sys.executable, str(host.SCRIPTS / 'doctor.py')])}"
-        yield Finding("note", "nodes", "not seen from here", "the doctor, in a job there", do)

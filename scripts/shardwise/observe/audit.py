@@ -1,9 +1,7 @@
 """The audit of a results folder: every byte is compared with the receipts. It writes nothing."""
 
 import json
-import logging
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -11,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import IntegrityError, one_line, some
+from shardwise.errors import IntegrityError, log, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan as plans
@@ -21,10 +19,7 @@ from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, 
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes
 
-log = logging.getLogger("shardwise")
-
-_MOST_LISTED, _PROGRESS_SECONDS = 20, 10.0
-_MOST_AT_ONCE = 64  # shards that are handed to threads
+_MOST_LISTED, _AT_ONCE = 20, 64  # findings in a text; shards handed to threads, at least
 
 
 @dataclass
@@ -65,10 +60,10 @@ class Audit:
         if self.damaged:
             names = some(sorted(self.damaged))
             words = f"NOT whole: {len(self.damaged)} damaged ({names}); repair: {self.repair}"
+        elif "summary.json" in self.missing:
+            words = "unfinished: nothing is summed yet"
         elif self.missing:
-            summed = "summary.json" in self.missing
-            what = f"{len(self.missing)} of {self.parts} are not computed"
-            words = f"unfinished: {'nothing is summed' if summed else what} yet"
+            words = f"unfinished: {len(self.missing)} of {self.parts} are not computed yet"
         else:
             words = f"whole: {self.parts}, {human_bytes(sum(self.sizes))}, {', '.join(self.summed)}"
             words += " proven" if self.proven else " not proven"
@@ -81,12 +76,12 @@ class Audit:
 
     def json(self) -> str:
         """All of it, for programs."""
-        own = asdict(self) | {"verdict": self.verdict, "code": self.code, "line": self.line()}
-        return json.dumps(own | {"root": str(self.root)}, indent=1) + "\n"
+        own = {"verdict": self.verdict, "code": self.code, "line": self.line()}
+        return json.dumps(asdict(self) | own, indent=1, default=str) + "\n"
 
 
 def look(root: Path) -> Audit:
-    """Audit a results folder; log now and then how far it is.
+    """Audit a results folder; of many shards, log after each percent how far it is.
 
     Raises InputError if there is neither a plan nor a total in the folder, or it may not be read.
     """
@@ -104,9 +99,9 @@ def look(root: Path) -> Audit:
         _ = plan.sources, plan.per_matrix
     except IntegrityError as error:
         audit.damaged["plan.json"] = f"the plan: {error}"
-        files = [results.plan_facts, results.plan, results.sources, results.summary]
-        files += [results.weights, results.labels]
-        audit.repair = f"rm -f {' '.join(map(for_bash, files))}, then start the run again"
+        own = results.plan_facts, results.plan, results.sources, results.weights, results.labels
+        words = " ".join(map(for_bash, (*own, results.summary)))
+        audit.repair = f"rm -f {words}, then start the run again"
         return audit
     _look_at_run(plan, audit)
     paths = {root / path for path in audit.damaged}
@@ -117,16 +112,16 @@ def look(root: Path) -> Audit:
     return audit
 
 
-def _look_at_sum(audit: Audit, files: Mapping[str, ArrayFile], labels: Iterable[Any]) -> None:
+def _look_at_sum(audit: Audit, files: Mapping[str, ArrayFile], labels: Sequence[Any]) -> None:
     results = Results(audit.root)
     audit.summed = [f"{name}.npy" for name in files]
     for name, facts in files.items():
         with audit.noting(results.statistic(name)):
             audit.sizes.append(receipts.check_elements(results.statistic(name), facts))
-    text = label_text(*zip(*labels, strict=True)) if labels else None
-    with audit.noting(results.label_names):
-        if text and small.read(results.label_names) != text:
-            raise IntegrityError(f"{results.label_names} is missing, or not what was written")
+    if labels:
+        with audit.noting(results.label_names):
+            if small.read(results.label_names) != label_text(*zip(*labels, strict=True)):
+                raise IntegrityError(f"{results.label_names} is missing, or not what was written")
 
 
 def _look_at_run(plan: Plan, audit: Audit) -> None:
@@ -137,19 +132,18 @@ def _look_at_run(plan: Plan, audit: Audit) -> None:
             audit.summed = ["summary.json"]
             summary = judge.check_summary(plan)
             audit.proven = summary.end_to_end is not None
-            labels = zip(plan.facts.labels, plan.facts.label_counts, strict=True)
-            _look_at_sum(audit, summary.files, list(labels))
+            labels = [*zip(plan.facts.labels, plan.facts.label_counts, strict=True)]
+            _look_at_sum(audit, summary.files, labels)
     if plan.synthetic_receipt and results.synthetic.exists():  # it may have been removed
         with audit.noting(results.synthetic):
             stack = receipts.read(plan.synthetic_receipt, StackReceipt)
             audit.sizes.append(receipts.check_elements(results.synthetic, stack.file))
-    look, made, told = partial(_look_at_shard, plan, audit), [], time.monotonic()
+    look, made, step = partial(_look_at_shard, plan, audit), [], max(_AT_ONCE, len(rows) // 100)
     with ThreadPoolExecutor(ledger.THREADS, "look") as pool:
-        for at in range(0, len(rows), _MOST_AT_ONCE):
-            made += filter(None, pool.map(look, rows[at : at + _MOST_AT_ONCE]))
-            if time.monotonic() - told >= _PROGRESS_SECONDS:
-                told, read = time.monotonic(), human_bytes(sum(audit.sizes))
-                log.info("%d of %d shards, %s read", at, len(rows), read)
+        for at in range(0, len(rows), step):
+            if at:
+                log.info("%d of %d shards, %s read", at, len(rows), human_bytes(sum(audit.sizes)))
+            made += filter(None, pool.map(look, rows[at : at + step]))
     if len(made) < len(rows):
         return
     with audit.noting(results.ledger):
@@ -169,9 +163,8 @@ def _look_at_shard(plan: Plan, audit: Audit, row: Shard) -> ProductReceipt | Non
         if own.proof is None:
             audit.proven = False
         receipt = own
-    copy = results.shard(row.input_name)
     with audit.noting(results.shard_receipt(row.input_name)), suppress(receipts.NoReceipt):
         own_copy = judge.check_copy(plan, row.shard)
-        if copy.exists():  # it may have been removed
+        if (copy := results.shard(row.input_name)).exists():  # it may have been removed
             audit.sizes.append(receipts.check_elements(copy, own_copy.file))
     return receipt

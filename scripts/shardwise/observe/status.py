@@ -1,37 +1,42 @@
 """What a results folder shows at one moment: its shards, its sum, and what follows from them.
 
-`shardwise.observe.observer` fills it in. Watch, page and metrics show what is here, so that they
-never contradict each other.
+A shard with product and receipt under its name is done, or damaged. It is running if it was begun
+since the last run of Snakemake began, has not failed since, and any job is at work. With a failure
+file it has failed; otherwise it waits. Nothing is written, and no scheduler is asked.
+
+Watch, page and metrics show what is here, so that they never contradict each other.
 """
 
 import math
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from shardwise.errors import one_line
-from shardwise.files.paths import Results
-from shardwise.plan.plan import Plan
-from shardwise.records import ledger
-from shardwise.records.failures import Failure
+from shardwise.errors import IntegrityError, ShardwiseError, one_line
+from shardwise.files import small
+from shardwise.files.paths import Results, list_names, place, stamp
+from shardwise.plan import plan as plans
+from shardwise.plan.plan import Plan, Shard
+from shardwise.records import failures, judge, ledger, locks, receipts
+from shardwise.records.failures import Failure, last_start
 from shardwise.records.receipts import SumReceipt
-from shardwise.units import count, decimal, seconds
+from shardwise.units import count, human_bytes, seconds
 
 STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED = (
     "done", "running", "failed", "waiting", "damaged",
 )  # fmt: skip
-"""States of a shard, in this order: product and receipt exist; a task has begun it and not failed
-since; its last task has left a failure; none of the others; a receipt or product is unusable."""
-
 VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
 """``unproven``: all is there, but nothing has proven it."""
 
 _LATELY = 600.0  # seconds that the rate looks back
-_MOST_NAMED = 5
+_MOST_NAMED, _MOST_DAMAGE = 5, 20
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,7 @@ class Status:
     damage: tuple[str, ...] = ()  # one line for each file that cannot be used
     living: bool | None = None  # whether a run or a task is at work; None if that is unknown
     command: str = ""  # which continues the run; empty if no run has left it
+    stamps: Sequence[Any] = ()  # of the plan's files
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -112,12 +118,10 @@ class Status:
         found = [(s.shard, s.failure) for s in self.shards.values() if s.failure]
         return sorted([*self.failures.items(), *found], key=lambda pair: -pair[1].at)
 
-    @cached_property
+    @property
     def remarks(self) -> list[str]:
         """What cannot be used, and the GPUs that were blamed for a failure; one line each."""
-        blamed = (
-            f"{uuid} of {why.host} failed: {why.reason}" for uuid, why in self.suspects.items()
-        )
+        blamed = (f"{uuid} of {w.host} failed: {w.reason}" for uuid, w in self.suspects.items())
         return [*self.damage, *map(one_line, blamed)]
 
     @cached_property
@@ -143,9 +147,8 @@ class Status:
             kind, begin, end = "proven", "Proven", "but the sum was not compared with them"
             if self.summary.end_to_end:
                 begin, end = "The sum is right", "and it agrees with them end to end"
-            words = (
-                f"{begin}: all products of {count(len(self.shards), 'shard')} are proven, {end}."
-            )
+            shards = count(len(self.shards), "shard")
+            words = f"{begin}: all products of {shards} are proven, {end}."
         return Verdict(kind, one_line(words))
 
     @property
@@ -180,7 +183,7 @@ class Status:
         """The rate and the time left, in words; empty if they are unknown."""
         if self.rate is None or not self.left:
             return ""
-        return f"{decimal(self.rate, 'B/s')}, about {seconds(self.left)} left"
+        return f"{human_bytes(self.rate)}/s, about {seconds(self.left)} left"
 
     def bytes(self, *states: str) -> int:
         """Bytes of the input of the shards in some states."""
@@ -195,9 +198,9 @@ class Status:
         now = max((one.finished for one in self.done), default=0.0)  # shards at work are unknown
         lately = [one for one in self.done if one.finished > now - _LATELY]
         took = busy(lately)
-        return (
-            sum(one.bytes for one in lately) / took if took and self.living is not False else None
-        )
+        if not took or self.living is False:
+            return None
+        return sum(one.bytes for one in lately) / took
 
     @property
     def left(self) -> float | None:
@@ -206,16 +209,16 @@ class Status:
 
     def json(self) -> dict[str, Any]:
         """Everything, for programs."""
+        running = [
+            {**vars(one.device), "shard": one.shard, "seconds": self.at - one.started}
+            for one in self.of(RUNNING)
+        ]
         return {
             "results": str(self.results.root), "at": self.at,
             "verdict": self.verdict.kind, "words": self.verdict.words, "code": self.code,
             "shards": {"all": len(self.shards), **self.counts},
             "bytes": {"done": self.bytes(DONE), "all": self.bytes(*STATES)},
-            "bytes_per_second": self.rate, "seconds_left": self.left,
-            "devices": [
-                {**vars(one.device), "shard": one.shard, "seconds": self.at - one.started}
-                for one in self.of(RUNNING)
-            ],
+            "bytes_per_second": self.rate, "seconds_left": self.left, "devices": running,
             "failures": [{"of": name, **msgspec.to_builtins(why)} for name, why in self.failed],
             "remarks": self.remarks,
         }  # fmt: skip
@@ -228,3 +231,81 @@ def busy(shards: Iterable[ShardStatus]) -> float:
         total += max(0.0, end - max(began, reached))
         reached = max(reached, end)
     return total
+
+
+def look(root: Path, at: float | None = None, before: Status | None = None) -> Status:
+    """What a folder shows now, or at time ``at``; its content never makes this fail.
+
+    ``before`` is an earlier look, whose plan and receipts are not read again.
+    """
+    results, at = Results(root), time.time() if at is None else at
+    living = locks.is_living(results)  # asked first: what a run leaves at its end is seen below
+    stamps, command = [stamp(path) for path in (results.plan, results.plan_facts)], ""
+    with suppress(ShardwiseError):
+        command = (small.read(results.command) or b"").decode(errors="replace").strip()
+    seen = Status(results, at, living=living, command=one_line(command), stamps=stamps)
+    if not all(stamps):
+        return seen
+    if before and before.plan and before.stamps == stamps:
+        return _look(before.plan, seen, {one.shard: one for one in before.done})
+    try:
+        return _look(plans.load(results.plan), seen, {})
+    except IntegrityError as error:
+        return replace(seen, damage=(one_line(f"the plan: {error}"),))
+
+
+def _look(plan: Plan, seen: Status, known: Mapping[str, ShardStatus]) -> Status:
+    results, stages = seen.results, dict[str, Failure]()
+    # Listed in the order in which a task writes them: one that ends meanwhile is not missed.
+    at_work = seen.living is None or locks.is_job_locked(results.living)
+    begun = list_names(results.starts("any").parent) if at_work else set()
+    there = begun, list_names(results.failed), list_names(results.products)
+    since = (stamp(results.command) or (0, 0))[0] / 1e9  # each run writes it as it begins
+    shards = {
+        shard: _look_at_shard(plan, row, there, since, known) for shard, row in plan.shards.items()
+    }
+    for name in sorted(there[1]):
+        if name.endswith(f"-{plan.key}.json") and (why := failures.read(results.failed / name)):
+            stages[one_line(name.rpartition("-")[0])] = why
+    damage, summary = [shard.flaw for shard in shards.values() if shard.flaw], None
+    try:
+        summary = judge.read_sum(plan)
+    except IntegrityError as error:
+        damage.append(one_line(str(error)))
+    return replace(
+        seen, plan=plan, shards=shards, summary=summary, failures=stages,
+        suspects=failures.suspects(results), damage=tuple(damage[:_MOST_DAMAGE]),
+    )  # fmt: skip
+
+
+def _look_at_shard(
+    plan: Plan, row: Shard, there: Sequence[set[str]], since: float,
+    known: Mapping[str, ShardStatus],
+) -> ShardStatus:  # fmt: skip
+    results, name, (begun, failed, made) = plan.results, place(row.name), there
+    one = ShardStatus(row.shard, WAITING, row.bytes)
+    if f"{name}.json" in made and f"{name}.npy" in made:
+        return known.get(row.shard) or _judge(plan, one)
+    files = failed.intersection((f"{name}.json", f"copy-{row.input_name}.json"))
+    found = filter(None, (failures.read(results.failed / file) for file in files))
+    why = max(found, key=lambda failure: failure.at, default=None)
+    start = last_start(results.starts(row.name)) if f"{name}.starts" in begun else None
+    if start and start.at >= max(since, why.at if why else 0.0):
+        uuid = start.uuid and one_line(start.uuid)
+        device = Device(one_line(start.device), uuid, one_line(start.node))
+        return replace(one, state=RUNNING, started=start.at, device=device)
+    return replace(one, state=FAILED, failure=why) if why else one
+
+
+def _judge(plan: Plan, one: ShardStatus) -> ShardStatus:
+    """The state of a shard with product and receipt: done if the judge accepts them."""
+    try:
+        own = judge.check_product(plan, one.shard)
+    except receipts.NoReceipt:  # removed since the folder was listed
+        return one
+    except IntegrityError as error:
+        return replace(one, state=DAMAGED, flaw=one_line(str(error)))
+    return replace(
+        one, state=DONE, started=own.started, finished=own.finished,
+        device=Device(own.device.name, own.device.uuid, own.node), held=own.held,
+    )  # fmt: skip

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,9 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from shardwise.errors import one_line
-from shardwise.observe.observer import Observer
-from shardwise.observe.status import DONE, RUNNING, STATES, Status
-from shardwise.units import clock, human_bytes, seconds, share
+from shardwise.observe.status import DONE, RUNNING, STATES, Status, look
+from shardwise.units import clock, human_bytes, seconds
 
 _PATIENCE_SECONDS = 30.0  # for a run that is about to begin
 _SHARE_OF_TIME = 4.0  # a pause is this many times as long as the look before it, at least
@@ -25,12 +25,13 @@ _BAR, _MOST_ROWS, _OUTPUT_WIDTH = 60, 12, 200
 
 def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
     """The whole picture; each list has ``most`` entries at most."""
-    when = clock(seen.at)[11:]
-    parts: list[RenderableType] = [_text(f"shardwise {seen.results.root}  {when}", "bold")]
-    parts += [Text(one_line(seen.headline), "green" if seen.ended else "")]
+    parts: list[RenderableType] = [
+        _text(f"shardwise {seen.results.root}  {clock(seen.at)[11:]}", "bold"),
+        Text(one_line(seen.headline), "green" if seen.ended else ""),
+    ]
     if seen.shards:
         done, every = seen.bytes(DONE), max(seen.bytes(*STATES), 1)
-        amounts = f"{share(done / every)}, {human_bytes(done)} of {human_bytes(every)}"
+        amounts = f"{done / every:.1%}, {human_bytes(done)} of {human_bytes(every)}"
         parts += [ProgressBar(every, done, width=_BAR)]
         parts += [Text(", ".join(filter(None, (seen.tally, amounts, seen.pace))))]
     lists = {
@@ -69,7 +70,7 @@ def _ending(seen: Status) -> list[str]:
     return ["To continue, once no run is at work:", f"  {seen.command}"] if goes_on else []
 
 
-def follow(observer: Observer, as_json: bool, interval: float | None) -> int:
+def follow(root: Path, as_json: bool, interval: float | None) -> int:
     """Show a run until it has ended; return the exit code.
 
     ``interval`` is the time between two looks, by default 2 s, or 10 s for lines.
@@ -82,7 +83,7 @@ def follow(observer: Observer, as_json: bool, interval: float | None) -> int:
     patience, lived = time.monotonic() + _PATIENCE_SECONDS, False
     try:
         while True:
-            began, seen = time.monotonic(), observer.look()
+            began, seen = time.monotonic(), look(root, before=seen)
             lived |= bool(seen.living)
             if as_json:
                 show(seen, as_json)
@@ -90,9 +91,7 @@ def follow(observer: Observer, as_json: bool, interval: float | None) -> int:
                 live.start()
                 live.update(draw(seen, max(3, console.height // 3 - 5)), refresh=True)
             else:
-                lines = [
-                    f"failed: {name}: {why.reason} (log: {why.log})" for name, why in seen.failed
-                ]
+                lines = [f"failed: {name}: {w.reason} (log: {w.log})" for name, w in seen.failed]
                 lines += [seen.tally if seen.shards else seen.headline, *seen.damage]
                 lines += [seen.verdict.words] * seen.over
                 _write(f"{clock(seen.at)[11:]} {line}" for line in lines if line not in told)

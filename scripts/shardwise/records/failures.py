@@ -173,7 +173,7 @@ def note_start(path: Path, device: Mapping[str, Any] | None = None) -> int:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     own = device or {}
-    cells = [f"{time.time():.3f}", host.node(), os.getpid(), host.job_number() or ""]
+    cells = [f"{time.time():.3f}", host.node(), os.getpid(), host.job() or ""]
     cells += [own.get("name") or "", own.get("uuid") or ""]
     return small.append_line(path, "\t".join(map(str, cells)), sync=False)
 

@@ -20,7 +20,7 @@ from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, StackWriter, padded_header
-from shardwise.host import job_number, loaded
+from shardwise.host import loaded
 
 SCHEMA = 2  # written for other programs
 _MOST_BYTES = 32 << 20  # with the nodes of 256 labels of 100 letters each
@@ -252,7 +252,7 @@ def describe_origin(
         "commit": host.announced(),
         "host": socket.gethostname(),
         "node": host.node(),
-        "job": job_number(),
+        "job": host.job(),
         "process": os.getpid(),
         "started": started,
         "finished": time.time() if finished is None else finished,

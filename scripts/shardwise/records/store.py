@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from shardwise.files.paths import list_names, place, stamp
 from shardwise.plan.plan import Plan, Shard, key_of
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_shape
 from shardwise.records import failures
-from shardwise.units import count, human_bytes
+from shardwise.units import human_bytes
 
 _MOST_SHARDS = 100_000
 _NAME = "([0-9]+-[0-9a-f]{12})"
@@ -115,34 +114,11 @@ def amounts(plan: Plan, shards: Sequence[str]) -> tuple[int, int]:
     return read, sum(row.product_bytes for row in rows)
 
 
-@dataclass(frozen=True)
-class Quote:
-    """The shards to compute, the copies to make first, and the bytes of both and of the reduce.
-
-    ``work`` counts the bytes that the shards' tasks read and write, ``memory`` what one task needs.
-    """
-
-    shards: list[str]
-    copies: list[str]
-    work: int
-    read: dict[str, int]
-    written: dict[str, int]
-    memory: str
-
-    def line(self, jobs: int) -> str:
-        """The quote in one line, for the start of a run of this many jobs."""
-        read, written = (human_bytes(sum(part.values())) for part in (self.read, self.written))
-        return (
-            f"{count(jobs, 'job')} read {read} and write {written}; memory per task: {self.memory}"
-        )
-
-
-def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> Quote:
+def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> str:
     """The quote of a run that computes some shards; ``reduce`` is that section of the config."""
     problem, rows, stack = plan.problem, plan.shards.values(), plan.synthetic_receipt
     lacking = set(Store(plan).missing_copies()) if plan.settings.materialize else set()
-    copies = [shard for shard in shards if shard in lacking]
-    copied = sum(plan.shards[shard].bytes for shard in copies)
+    copied = sum(plan.shards[shard].bytes for shard in shards if shard in lacking)
     factors, products = amounts(plan, shards)
     results = sum(
         math.prod(statistic_shape(name, problem))
@@ -150,14 +126,12 @@ def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> Quote:
         for name in problem.results(reduce["statistics"])
     )
     new = plan.written["input"] if stack and not stack.exists() else 0
+    read = human_bytes(copied + factors + plan.written["products"])
+    written = human_bytes(new + copied + products + results)
     memory = human_bytes(max(row.memory for row in rows))
-    device = max(row.device_memory for row in rows)
-    return Quote(
-        shards, copies, factors + products,
-        {"to copy": copied, "for products": factors, "for the sum": plan.written["products"]},
-        {"input": new, "copies": copied, "products": products, "results": results},
-        memory + f", and {human_bytes(device)} of a GPU" * bool(device),
-    )  # fmt: skip
+    if device := max(row.device_memory for row in rows):
+        memory += f", and {human_bytes(device)} of a GPU"
+    return f"a run reads {read} and writes {written}; memory per task: {memory}"
 
 
 def find_others(plan: Plan) -> Iterator[Path]:

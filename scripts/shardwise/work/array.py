@@ -45,7 +45,7 @@ def submit(plan: Plan, options: Namespace, name: str) -> None:
     file.write_text(script(plan, options, name, folder.absolute() / job))
     schedulers.remember(plan.results, options.scheduler, job)
     words = schedulers.array(
-        options.scheduler, job, tasks, options.array_limit, options.job, str(file)
+        options.scheduler, job, tasks, options.array_limit, options.job or (), str(file)
     )
     log.info("%s", shlex.join(words))
     with tempfile.TemporaryFile("w+") as said:

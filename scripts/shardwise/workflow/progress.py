@@ -21,8 +21,8 @@ from types import FrameType
 from typing import Any
 
 from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, tell
-from shardwise.files.paths import for_bash, list_names
-from shardwise.host import BEGUN, SUBMITTED, TYPED
+from shardwise.files.paths import list_names
+from shardwise.host import TYPED
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.records.store import advice, quote
@@ -66,7 +66,6 @@ class Listener(logging.Handler):
         self._told = set[str]()  # messages on failures, each of which is told once
         self._failed: Any = None  # the last job that failed
         self._typed = shlex.split(os.environ.pop(TYPED, "")) or sys.argv
-        self._submitted = os.environ.pop(SUBMITTED, "")
         self._planned = self.began = self._interrupted = self._ending = False
         self._ended = threading.Event()
         self._folder = os.getcwd()  # Snakemake leaves it before `last_words`
@@ -107,8 +106,7 @@ class Listener(logging.Handler):
         end = " (dry run: nothing was started)" * dry
         tell("shardwise: jobs: " + ", ".join(f"{r} {count}" for r, count in jobs.items()) + end)
         if run.name_of("reduce") in jobs and not run.forces:  # else it is not a quote of this run
-            own = quote(run.plan, run.reduce, run.missing)
-            tell(f"shardwise: {own.line(sum(jobs.values()))}")
+            tell(f"shardwise: {quote(run.plan, run.reduce, run.missing)}")
         hooks.before_jobs(self._workflow, run)
         if dry:
             return
@@ -118,8 +116,6 @@ class Listener(logging.Handler):
                 signal.signal(number, self.interrupt)
         with suppress(OSError, ShardwiseError), commit(run.results.command) as file:
             file.write(f"{self._again()}\n".encode(errors="replace"))  # for those who watch it
-        if self._submitted:
-            tell(f"{BEGUN}shardwise watch {for_bash(run.results.root)}")
         if run.missing and not self._workflow.touch:
             # Snakemake may end at any moment, and must not wait for this thread.
             threading.Thread(target=self._count, daemon=True).start()

@@ -111,5 +111,5 @@ def test_the_verdict(levels: list[str], code: int, words: str) -> None:
         said = told["exit_code"], told["backend"], len(told["devices"])
         assert said == (code, backend, len(devices))
         assert words in told["text"]
-        *_, last = report.to_text(found, 80)
+        *_, last = report.to_text(found)
         assert last == f"\n{'!!' if code else 'ok'}  {told['text']}"

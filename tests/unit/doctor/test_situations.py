@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from shardwise.devices.nvml import Device, Process
-from shardwise.doctor import folders, gpus, mpi, python, schedulers
+from shardwise.doctor import gpus, here, schedulers
 from shardwise.doctor.finding import Call, Finding, Reply
 
 from tests.processes import living, until
@@ -58,23 +58,20 @@ def expect(findings: Iterable[Finding], expected: dict[str, str]) -> None:
 @pytest.mark.parametrize(("name", "said", "expected"), [
     ("slurm", {}, {
         "slurm": "ok slurm 23.11", "partitions": "ok cpu, gpu*", "mpi types": "ok none, pmi2",
-        "gpus": "ok gpu:a100:4, gpu:h200:2, gpu:mig:7", "nodes": "note srun --gres=gpu:1",
+        "gpus": "ok gpu:a100:4, gpu:h200:2, gpu:mig:7",
     }),
     ("slurm", {PARTITIONS: "cpu\ngpu\n"}, {"partitions": "note slurm_partition"}),
-    ("slurm", {GRES: "(null)"}, {"gpus": "note backend: numpy"}),
     ("slurm", {"srun --mpi=list": "\tnone\n"}, {"mpi types": 'note mpi: "mpiexec"'}),
     ("slurm", {PARTITIONS: Reply(1, "x\nno contact")}, {"slurm": "note no contact"}),
     ("grid engine", {}, {
         "grid engine": "ok SGE 8.1.9", "gpus": "ok gpu INT JOB, cuda_arch STRING NO",
-        "environments": "ok make, mpi, smp", "nodes": "note qrsh -cwd -l gpu=1",
+        "environments": "ok make, mpi, smp",
     }),
     ("grid engine", {"qconf -sc": "#nothing"}, {"gpus": "note uge_gpu"}),
     ("grid engine", {"qconf -spl": "orte"}, {"environments": "note uge_parallel"}),
-    ("grid engine", {"qconf -sc": Reply(1, "unable to send")}, {"grid engine": "note unable"}),
 ])  # fmt: skip
-def test_schedulers(name: str, said: Any, expected: Any, monkeypatch: Any) -> None:
+def test_schedulers(name: str, said: Any, expected: Any) -> None:
     """Its resources are listed; what the profile lacks is a note: local jobs need no scheduler."""
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     ask = answers(SINFO | QCONF | said)
     expect(schedulers.check(ask, name, lambda client: f"/usr/bin/{client}"), expected)
     (none,) = schedulers.check(ask, name, lambda client: None)
@@ -84,29 +81,27 @@ def test_schedulers(name: str, said: Any, expected: Any, monkeypatch: Any) -> No
 @pytest.mark.parametrize(("disk", "client", "expected"), [
     ("ext4 / and more", None, {"file system": "ok / and more"}),
     ("ext4 /", "sbatch", {"file system": "note key results"}),
-    ("nfs4 /data", "sbatch", {"file system": "ok"}), (None, None, {"space": "ok free"}),
+    ("nfs4 /data", "sbatch", {"file system": "ok"}), (None, None, {}),
 ])  # fmt: skip
 def test_disks(disk: Any, client: Any, expected: dict[str, str], tmp_path: Path) -> None:
     """The disk of a results folder that does not exist yet is judged; nothing is written."""
     reply = Reply(1, "") if disk is None else Reply(0, f"{disk}\n")
-    found = folders.check(lambda words: reply, tmp_path / "new", lambda name: client)
+    found = here.disk(lambda words: reply, tmp_path / "new", lambda name: client)
     expect(found, expected | {"space": "ok free"})
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "new").symlink_to("nowhere")
-    found = folders.check(answers({}), tmp_path / "new" / "deeper")
+    found = here.disk(answers({}), tmp_path / "new" / "deeper")
     expect(found, {"folder": f"fault {tmp_path}/new is not a writable"})
 
 
 @pytest.mark.parametrize(("reply", "environ", "expected"), [
-    (Reply(0, ""), {"LD_LIBRARY_PATH": "/x"}, "ok LD_LIBRARY_PATH"),
     (Reply(1, "x\nImportError: no"), {}, "fault ImportError: no → "),
     (Reply(1, "no"), {"PYTHONPATH": "/x"},
      "fault no; packages in PYTHONPATH come first → unset PYTHONPATH"),
-    (Reply(None, ""), {}, "later"),
 ])  # fmt: skip
 def test_packages(reply: Reply, environ: Any, expected: str) -> None:
     """Packages that do not load are faults; variables that lead to others are named."""
-    expect(python.check(lambda words: reply, environ), {"loading": expected})
+    expect(here.packages(lambda words: reply, environ), {"loading": expected})
 
 
 HELLO = "hello node1 MPICH 5"
@@ -115,12 +110,11 @@ HELLO = "hello node1 MPICH 5"
 @pytest.mark.parametrize(("reply", "expected"), [
     (Reply(0, f"noise\n{HELLO}\nhello a MPICH 5\n"), "ok one world on a, node1: MPICH 5"),
     (Reply(1, f"{HELLO}\nsrun: error: no pmi"), "fault no pmi"),
-    (Reply(0, ""), "fault 0 ranks have met"),
     (Reply(None, f"{HELLO}\nno answer in time"), "later 1 ranks have met: no answer in time"),
 ])  # fmt: skip
 def test_ranks(reply: Reply, expected: str) -> None:
     """Two ranks must share a world; no answer means try later."""
-    found = mpi.check(lambda words: reply, "mpiexec")
+    found = here.ranks(lambda words: reply, "mpiexec")
     expect(found, {"launcher": "ok mpiexec -n 2", "hello": expected})
 
 
@@ -134,7 +128,7 @@ def look(*present: Device, backend: str = "auto", cuda: Any = 12080, **over: Any
     right, tried = Reply(0, "through host memory\n"), over.get("replies", {})
     return list(gpus.check(
         lambda words, **environ: tried.get(environ["CUDA_VISIBLE_DEVICES"], right), backend,
-        lambda: cuda, lambda: list(present), lambda: over.get("packages", RIGHT),
+        lambda: cuda, lambda: list(present), over.get("packages", RIGHT),
         over.get("environ", {}),
     ))  # fmt: skip
 
@@ -147,12 +141,10 @@ def look(*present: Device, backend: str = "auto", cuda: Any = 12080, **over: Any
     ({"cuda": None, "backend": "cupy"}, {"driver": "fault in a job on a GPU node"}),
     ({"packages": []}, {"cupy": "fault not installed", "kvikio": "fault not installed"}),
     ({"packages": [*RIGHT, "cupy-cuda13x 1"]}, {"cupy": "fault 14.2.0, cupy-cuda13x"}),
-    ({"cuda": 14000}, {"cupy": "ok", "GPU 0": "ok"}),  # newer drivers run older CUDA
     ({"packages": ["cupy 14", "kvikio-cu12 26"]}, {"cupy": "ok cupy 14"}),  # from source
     ({"environ": {"CUDA_VISIBLE_DEVICES": "1"}}, {"GPU 0": "note not granted", "GPU 1": "ok"}),
     ({"replies": {"GPU-0": Reply(None, "")}}, {"GPU 0": "later hangs", "GPU 1": "ok"}),
     ({"replies": {"GPU-0": Reply(1, "AssertionError: wrong")}}, {"GPU 0": "later wrong"}),
-    ({"replies": {"GPU-0": Reply(2, "a package does not load")}}, {"GPU 0": "fault not load"}),
     ({"replies": {"GPU-0": Reply(75, "7 has it; end what hangs")}},
      {"GPU 0": "note tried: 7 has it → wait"}),
     ({"replies": dict.fromkeys(("GPU-0", "GPU-1"), Reply(75, "leased"))},
@@ -173,5 +165,5 @@ def test_the_holders_of_a_device() -> None:
     zombie.wait()
     assert visible.startswith(f"held by process {os.getpid()}: 2.0 GiB, ")
     assert hidden.startswith("held by process 4194305: not visible here")
-    assert dead.endswith("zombie")
     assert f", of {os.getpid()}, " in dead
+    assert dead.endswith("zombie")

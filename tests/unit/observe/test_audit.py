@@ -15,7 +15,7 @@ from shardwise.errors import InputError
 from shardwise.files.paths import Results
 from shardwise.multiply import job
 from shardwise.observe import audit
-from shardwise.observe.observer import Observer
+from shardwise.observe.status import look
 from shardwise.plan import config
 from shardwise.plan import plan as plans
 from shardwise.records import receipts
@@ -133,16 +133,14 @@ def test_without_a_plan_nothing_can_be_judged(made, tmp_path):
 def test_the_commit_is_told_to_all_jobs(tmp_path, monkeypatch):
     """A clone has its commit, with a plus if its code was changed; another folder has none."""
     monkeypatch.setenv(host.VARIABLE, "of another run")
-    for name in ("Snakefile", "config.yaml"):
-        (tmp_path / name).write_text("a")
+    (tmp_path / "Snakefile").write_text("a")
     host.announce(tmp_path)
     assert (os.environ[host.VARIABLE], host.announced()) == ("", None)
     git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=b"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
         subprocess.run([*git, *words], check=True)
-    (tmp_path / "config.yaml").write_text("b")  # a user's
-    number = host.commit(tmp_path)
-    assert re.fullmatch("[0-9a-f]{12}", number)
+    host.announce(tmp_path)
+    assert re.fullmatch("[0-9a-f]{12}", number := host.announced())
     (tmp_path / "Snakefile").write_text("b")
     host.announce(tmp_path)
     assert receipts.describe_origin("shard", 0.0)["commit"] == f"{number}+"
@@ -163,7 +161,7 @@ def test_what_may_not_be_read_is_not_called_damaged(model, kind):
         with pytest.raises(InputError, match=rf"{path} cannot be read: .* chmod -R a\+rX"):
             audit.look(config.existing_folder(None, results.root))
         with pytest.raises(InputError, match=str(path)):
-            Observer(config.existing_folder(None, results.root)).look()
+            look(config.existing_folder(None, results.root))
     finally:
         os.seteuid(user)
         shutil.rmtree(top)

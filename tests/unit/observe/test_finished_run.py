@@ -13,35 +13,23 @@ from tests.unit.observe.test_audit import finished
 STACK = factories.stack((12, 5, 5))
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A finished run that kept its products."""
-    folder = tmp_path_factory.mktemp("run")
-    finished(folder, STACK, ("sum", "std"), shards=5)
-    return shardwise.open(folder / "results")
-
-
-def test_every_result_of_a_run(run):
+def test_every_result_of_a_run(tmp_path, monkeypatch):
     """The sum, a statistic, each product, a row per shard; an index out of range is refused."""
-    products = STACK @ STACK
+    monkeypatch.setenv("SLURMD_NODENAME", "0123")  # as containers are called
+    finished(tmp_path, STACK, ("sum", "std"), shards=5)
+    run, products = shardwise.open(tmp_path / "results"), STACK @ STACK
     np.testing.assert_array_equal(run.sum, products.astype("float64").sum(axis=0))
     assert set(run.statistics) == {"sum", "std"}
     np.testing.assert_allclose(run.statistics["std"], products.std(axis=0), rtol=1e-5)
     for matrix, product in enumerate(products):
         np.testing.assert_array_equal(run.product(matrix), product)
     assert run.ledger.shard.tolist() == ["00000", "00001", "00002", "00003", "00004"]
+    assert run.ledger.host.unique().tolist() == ["0123"]
     assert run.verify().verdict == "whole"
     assert not run.sum.flags.writeable
     for matrix in (-1, 12):
         with pytest.raises(IndexError, match="holds 0 to 11"):
             run.product(matrix)
-
-
-def test_the_ledger_names_hosts_as_they_are(tmp_path, monkeypatch):
-    """Containers are called by hexadecimal digits, which may look like a number."""
-    monkeypatch.setenv("SLURMD_NODENAME", "0123")
-    finished(tmp_path, STACK[:2])
-    assert shardwise.open(tmp_path / "results").ledger.host.unique().tolist() == ["0123"]
 
 
 def test_what_a_run_has_not_kept_is_refused_with_what_to_do(tmp_path):
@@ -86,16 +74,15 @@ def test_a_run_whose_folder_has_another_config_now(tmp_path):
         assert run.sum
 
 
-@pytest.mark.parametrize(("pattern", "open_"), [
-    ("sum.npy", lambda run: run.sum), ("products/00001-*.npy", lambda run: run.product(11)),
-])  # fmt: skip
-def test_a_file_cut_short_is_refused(tmp_path, pattern, open_):
+def test_a_file_cut_short_is_refused(tmp_path):
     """It is refused before it is opened; only ``verify`` finds a changed bit."""
     plan = finished(tmp_path, STACK, shards=2)
     run = shardwise.open(tmp_path / "results")
-    (path,) = plan.results.root.glob(pattern)
-    factories.flip(path, 200)
-    assert run.verify().verdict == "damaged"
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(IntegrityError, match=path.name):
-        open_(run)
+    product = "products/00001-*.npy"
+    for pattern, get in ("sum.npy", lambda: run.sum), (product, lambda: run.product(9)):
+        (path,) = plan.results.root.glob(pattern)
+        factories.flip(path, 200)
+        assert run.verify().verdict == "damaged"
+        path.write_bytes(path.read_bytes()[:-8])
+        with pytest.raises(IntegrityError, match=path.name):
+            get()

@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from markupsafe import Markup
-from shardwise.observe.report import page
+from shardwise.observe import page
 from shardwise.observe.status import Device
 from shardwise.records.failures import Failure
 
@@ -109,3 +110,32 @@ def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
     refused = factories.run("report", tmp_path / "thesis")
     assert (refused.returncode, "no run made this folder" in refused.stderr) == (2, True)
     assert list((tmp_path / "thesis").iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("shape", [(1, 1), (300, 700)])
+def test_cells_are_elements_of_the_file(tmp_path, dtype, shape):
+    """All of a small matrix, else evenly spaced rows and columns; moduli if complex."""
+    array = factories.stack(shape, dtype, seed=3)
+    found = page.read(factories.save(tmp_path / "sum.npy", array))
+    rows, columns = (np.arange(min(n, 256)) * n // min(n, 256) for n in shape)
+    shown = array[np.ix_(rows, columns)]
+    np.testing.assert_array_equal(found, abs(shown) if dtype == "complex128" else shown)
+    words, image = page.draw(found)
+    assert f"{found.min():.8g} and {found.max():.8g}" in words
+    assert "data:image/png;base64," in image
+
+
+def test_what_is_not_finite_is_counted_and_marked(tmp_path: Path) -> None:
+    """NaN and Inf are left out of the colours; nothing overflows."""
+    cells = np.full((4, 4), 1e300)
+    cells[1, 2], cells[3, 0], cells[0, 0] = np.nan, np.inf, 1e-300
+    words, _ = page.draw(cells)
+    assert "between 1e-300 and 1e+300. " in words
+    assert words.endswith("yellow is 1e+300. 2 elements NaN or infinite, in magenta.")
+    cells[:] = np.nan
+    assert page.draw(cells) == ("No element is finite.", "")
+    path = factories.save(tmp_path / "sum.npy", cells)
+    os.truncate(path, 200)
+    with pytest.raises(ValueError, match="mmap length"):
+        page.read(path)

@@ -17,13 +17,6 @@ from tests import factories, pretend
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 
 
-@pytest.fixture(scope="module")
-def going_on(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder of a run that still works, with failures."""
-    folder, parts = tmp_path_factory.mktemp("going"), {"running": 2, "waiting": 3, "failed": 2}
-    return pretend.run(folder, shards=12, at=time.time(), **parts).root
-
-
 def drawn(terminal: int, until: bytes = b"") -> bytes:
     """What a program draws until these words appear or, without words, until it has ended."""
     seen = b""
@@ -34,14 +27,15 @@ def drawn(terminal: int, until: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_leaves_the_terminal_as_it_was(going_on: Path, number: signal.Signals) -> None:
+def test_it_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
     """It draws on the alternate screen; in the end it restores all and prints a last picture."""
+    made = pretend.run(tmp_path, shards=6, running=2, waiting=3, at=time.time())
     terminal, inner = os.openpty()
     termios.tcsetwinsize(inner, (30, 80))
     before = termios.tcgetattr(terminal)
     # xdist sets these, and they would override the terminal's own size.
     own = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
-    line = factories.command("watch", going_on, "--interval", 0.2)
+    line = factories.command("watch", made.root, "--interval", 0.2)
     # As a shell does: only the foreground program of a terminal gets Ctrl-C.
     take = "env", "--default-signal=INT", "setsid", "--ctty"
     with subprocess.Popen(

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from safetensors.numpy import save_file
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.formats import names, registry
 from shardwise.multiply import copy
-from shardwise.observe.observer import Observer
-from shardwise.observe.report import page
+from shardwise.observe import page
+from shardwise.observe.status import look
 from shardwise.plan import memory
 from shardwise.plan import stack as stacks
 
@@ -244,7 +243,7 @@ def test_chunks_that_were_never_written_are_told_everywhere(tmp_path, make):
     total = factories.reduced(factories.listed(made))
     assert total.tolist() == [[6.5, 6.5], [6.5, 6.5]]
     summary = json.loads(made.results.summary.read_bytes())
-    page_of_it = html.unescape(page.render(Observer(made.results.root).look(time.time())))
+    page_of_it = html.unescape(page.render(look(made.results.root)))
     for text in (*made.facts.notes, *summary["notes"], page_of_it):
         assert re.search(told, text)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from shardwise.observe import audit, status
-from shardwise.observe.observer import Observer
+from shardwise.observe.status import look
 from shardwise.plan import plan
 from shardwise.records import judge, ledger, receipts
 from shardwise.records.receipts import CopyReceipt, ProductReceipt, SumReceipt
@@ -44,7 +44,7 @@ TAKERS = {
     "ledger": lambda made: receipts.passes(ledger.checked_receipts, made),
     "reduce": lambda made: receipts.passes(factories.reduced, made, "sum", "max"),
     "watch, page and metrics": lambda made: (
-        Observer(made.results.root).look().shards[SHARD].state == status.DONE
+        look(made.results.root).shards[SHARD].state == status.DONE
     ),
     "audit": lambda made: (
         receipts.passes(audit.look, made.results.root)
