@@ -1,10 +1,12 @@
 """Hooks and fixtures for all tests."""
 
 import compileall
+import os
 import re
 
 import pytest
 from shardwise.devices import leases
+from shardwise.records import failures
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
@@ -59,3 +61,10 @@ def _own_leases(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leases, "FOLDER", tmp_path_factory.mktemp("own") / "leases")
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_run():
+    """Let no test's run go on in the next test: a process by hand keeps its run's name."""
+    yield
+    os.environ.pop(failures.RUN, None)

@@ -18,7 +18,6 @@ from shardwise.files import paths, pieces
 from shardwise.files.paths import STATISTICS
 from shardwise.multiply import job
 from shardwise.plan import memory
-from shardwise.plan.problem import NEEDS_ORDER
 from shardwise.records import ledger
 from shardwise.reduce import reducer
 
@@ -63,7 +62,7 @@ def compute(folder: Path, stack: np.ndarray, product: str, chosen: dict, backend
 
 def reduced(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, bytes]:
     """Reduce a plan with some of the ranks; return the bytes of each result on all ranks."""
-    names = [name for name in STATISTICS if "complex" not in dtype or name not in NEEDS_ORDER]
+    names = [name for name in STATISTICS if "complex" not in dtype or name not in ("min", "max")]
     if chosen["keep"] == "sum":
         names = ["sum", "mean"]
     sub = comm.Split(comm.rank >= chosen["ranks"])

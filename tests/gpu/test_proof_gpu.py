@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 from shardwise.errors import IntegrityError
-from shardwise.multiply import operation
 from shardwise.numerics import end_to_end, gemm, tolerances
 from shardwise.plan.problem import takes_b
 from shardwise.records import failures
@@ -146,7 +145,7 @@ def test_float32_that_is_computed_as_tf32_is_refused(tmp_path, monkeypatch, dtyp
         run.compute = problem.compute_dtype if precision == "ieee" else precision
         return run
 
-    monkeypatch.setattr(operation, "kernel", lower)
+    monkeypatch.setattr(gemm, "kernel", lower)
     left = factories.stack((4, 192, 192), dtype)
     over = {"right": left[0] if takes_b(product) else None, "product": product, "shards": 1}
     for precision in ("ieee", "tf32x3"):

@@ -37,7 +37,7 @@ def test_the_memory_of_a_node_follows_from_the_gpus_asked_for(workspace: Workspa
 def test_each_try_of_an_array_asks_for_more(workspace: Workspace, tmp_path) -> None:
     """A pretended Slurm whose tasks all end at once is asked three times; nothing is summed."""
     sbatch = f'#!/bin/sh\necho "$@" >>{tmp_path}/asked; echo 7; exit 1\n'
-    others = dict.fromkeys(("squeue", "scancel"), "#!/bin/sh\n")
+    others = dict.fromkeys(("squeue", "scancel", "scontrol"), "#!/bin/sh\n")
     path = processes.commands(tmp_path / "bin", sbatch=sbatch, **others)
     np.save(workspace.root / "stack.npy", np.ones((6, 4, 4)))
     workspace.configure(input="stack.npy", shards=3, dispatch="array", array_limit=2)

@@ -41,6 +41,9 @@ class Cuda:
         for stream in (self._work, self._beside, self._down):
             stream.synchronize()
 
+    def total(self) -> int:
+        return int(self._device.mem_info[1])
+
     def work(self) -> AbstractContextManager[Any]:
         return self._work
 

@@ -1,6 +1,7 @@
 """NumPy: batches lie in this machine's memory, and a few threads read, hash and write."""
 
 import ctypes
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -33,6 +34,10 @@ class Host:
 
     def settle(self) -> None:
         """Wait until all queued work is done."""
+
+    def total(self) -> int:
+        """The total memory, in bytes."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def work(self) -> AbstractContextManager[Any]:
         """A context: work that is called inside is queued after all earlier work."""

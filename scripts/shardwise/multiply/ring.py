@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwise.errors import DeviceFailed, TryAgain
+from shardwise.errors import DeviceFailed, InputError, TryAgain
 from shardwise.files.checksum import raw_bytes
 from shardwise.multiply.copy import Factor
 from shardwise.multiply.operation import (
@@ -55,9 +55,9 @@ class _Slot:
 class Ring:
     """Slots that successive shards share, none of which is larger than ``shard``.
 
-    ``most`` is the host memory that the whole task may take, in bytes. DeviceFailed or TryAgain if
-    even the smallest ring does not fit; IntegrityError if the device multiplies in a lower
-    precision than was asked for (gemm.py).
+    ``most`` is the host memory that the whole task may take, in bytes. InputError if even the
+    smallest ring does not fit the memory, DeviceFailed or TryAgain if it does not fit what is free;
+    IntegrityError if the device multiplies in a lower precision than was asked for (gemm.py).
     """
 
     def __init__(self, machine: Machine, plan: Plan, shard: Shard, most: int | None = None) -> None:
@@ -70,7 +70,18 @@ class Ring:
 
     def _allocate(self, shard: Shard, most: int | None) -> None:
         """Allocate the ring: as large as is planned, or smaller while memory is short."""
-        cuda = self._machine.xp is not np
+        cuda, total, problem = self._machine.xp is not np, self._machine.total(), self._problem
+        spans = [own for _, own in self._plan.per_matrix.spans(shard.run)]
+        precision = self._plan.settings.precision
+        least = memory.least_bytes(problem, spans, self._keep, cuda, precision)
+        if least > total:
+            raise InputError(
+                f"input: {problem.product} of {problem.left} {problem.dtype} needs "
+                f"{human_bytes(least)} of memory at once, but "
+                f"{'the device' if cuda else 'this machine'} has {human_bytes(total)} in all; use "
+                "a larger one, narrower elements, matrices cut into blocks, or under keep: sum "
+                "more shards"
+            )
         *sizes, last = memory.ladder(self._problem, len(shard.run), cuda)
         spare = max(0, shard.memory - most) if most and not cuda else 0
         limit = memory.ring_bytes(self._problem, *(sizes or [last])[0], self._keep) - spare
@@ -84,11 +95,10 @@ class Ring:
         try:
             return self._take(*last, shard.run)
         except MemoryError as error:
-            least = human_bytes(memory.ring_bytes(self._problem, *last, self._keep))
             kind = DeviceFailed if cuda else TryAgain  # no other shard would fit the device either
             raise kind(
-                f"{error}: the least batch takes {least}; ask for more memory (mem_mb), take a "
-                "larger device, or cut the matrices into blocks"
+                f"{error}: the least batch takes {human_bytes(least)}; ask for more memory "
+                "(mem_mb) or a larger device, or wait until it is free"
             ) from error
 
     def _take(self, slots: int, matrices: int, run: range) -> None:

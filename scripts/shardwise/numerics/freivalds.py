@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardwise.numerics import tree
 from shardwise.numerics.end_to_end import weights
 from shardwise.numerics.tolerances import CLOSER_LOOK, VECTORS, product_tolerance, vectors
 from shardwise.plan.problem import Problem
-from shardwise.processes import threads
 
 
 class Step(NamedTuple):
@@ -104,19 +104,17 @@ class _Whole(Checker):
 
 
 class _Host(Checker):
-    """Floating point on NumPy: BLAS multiplies copies in double precision, a few at a time."""
-
-    _NUMBERS = 2**17  # of a copy, which stays in a core's cache
+    """Floating point on NumPy; vectors are rows of ``(n, vectors, length)``."""
 
     def __init__(self, xp: Any, problem: Problem, compute: str, seed: int, group: int) -> None:
         super().__init__(xp, problem, compute, seed, group)
-        self._wide = "complex128" if self._parts == 2 else "float64"
-        self._signs = self._vectors.T[np.newaxis].astype(self._wide)
-        self._single_threaded_blas = threads.single_threaded_blas()
+        self._wide = np.dtype("complex128" if self._parts == 2 else "float64")
+        self._signs = self._vectors.T.astype(self._wide, "C")[np.newaxis]
+        self._ones = np.ones((1, self._signs.shape[2]))
 
     def _check(self, steps: list[Step], product: Any, ratio: Any, forms: Any) -> None:
-        with np.errstate(all="ignore"), self._single_threaded_blas():
-            expected, size = self._signs, np.ones((1, self._signs.shape[2]))
+        with np.errstate(all="ignore"):
+            expected, size = self._signs, self._ones
             for step in steps:
                 inner, expected, size = (expected, size), *self._times(step, expected, size)
             if self._problem.covariance:
@@ -124,7 +122,7 @@ class _Host(Checker):
                     np.concatenate([of, ones_times.sum(axis=-1, keepdims=True)], axis=-1)
                     for of, ones_times in zip((expected, size), inner, strict=True)
                 )
-            actual, _ = self._times(Step(product, False, False), self._signs, None)
+            actual, _ = self._times(Step(product, False, False), self._signs, self._ones)
             relative, absolute = self.bound
             bound = relative * size + absolute
             bound[~np.isfinite(bound)] = np.nan  # an infinite bound would prove nothing
@@ -148,40 +146,42 @@ class _Host(Checker):
             a = (second[i, :, row] if across else second[i, row]).astype(self._wide)
         a = a.conj() if conjugate else a
         step = Step(first if len(first) == 1 else first[i : i + 1], not turned, conjugated)
-        expected, size = self._times(step, a[np.newaxis, np.newaxis], _moduli(a)[np.newaxis])
+        expected, size = self._times(step, np.tile(a, (1, 4, 1)), _moduli(a)[np.newaxis])
         gap = _moduli(product[i, row].astype(self._wide) - expected[0, 0])
         relative, absolute = self._close
         return float((gap / (relative * size[0] + absolute)).max())
 
-    def _times(self, step: Step, v: np.ndarray, size: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Products of a stack with vectors, and of its moduli with ``size`` unless that is None.
-
-        Vectors are rows of ``(n or 1, vectors, length)``, ``size`` is ``(n or 1, length)``.
-        """
+    def _times(self, step: Step, v: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Products of a stack with vectors, and of its moduli with ``size``."""
         stack, turned, conjugated = step
-        n, rows, cols = stack.shape
-        length = cols if turned else rows
-        products, moduli = np.zeros((n, v.shape[1], length), self._wide), np.zeros((n, 1, length))
-        count = max(1, self._NUMBERS // (rows * cols))  # matrices, or rows of one, at a time
-        few = max(1, min(rows, self._NUMBERS // cols))
+        if conjugated:  # conjugates vectors and products instead: the matrices are larger
+            product, moduli = self._times(Step(stack, turned, False), v.conj(), size)
+            return product.conj(), moduli
+        if self._parts == 1:
+            return _times(stack, turned, v, size)
+        # A complex row is read as twice as many real numbers: re, im, re, im, …
+        reals, half = stack.view(stack.real.dtype), v.shape[1]
+        if turned:
+            parts = np.concatenate([v.real, v.imag], axis=1)
+            product, moduli = _times(reals, True, parts, size)
+            product, moduli = product.view(self._wide), moduli.reshape(*moduli.shape[:1], -1, 2)
+            moduli = moduli.sum(axis=-1)
+        else:
+            parts = np.concatenate([v.conj(), 1j * v.conj()], axis=1).view("float64")
+            product, moduli = _times(reals, False, parts, np.repeat(size, 2, axis=1))
+        return product[:, :half] + 1j * product[:, half:], moduli
 
-        def multiply(low: int, high: int) -> None:
-            for of in (slice(i * count, (i + 1) * count) for i in range(low, high)):
-                own = of if len(v) > 1 else slice(None)
-                for some in (slice(row, row + few) for row in range(0, rows, few)):
-                    wide = stack[of, some].astype(self._wide, copy=False)
-                    wide = wide.conj() if conjugated else wide
-                    given, into = (some, slice(None)) if turned else (slice(None), some)
-                    wide = wide if turned else wide.swapaxes(1, 2)
-                    products[of, :, into] += v[own, :, given] @ wide
-                    if size is None:
-                        continue
-                    # Apart, as the sum of two large parts might overflow.
-                    for numbers in (wide.real, wide.imag) if self._parts == 2 else (wide,):
-                        moduli[of, :, into] += size[own, np.newaxis, given] @ np.abs(numbers)
 
-        threads.split(-(-n // count), multiply)
-        return products, moduli[:, 0]
+def _times(
+    stack: np.ndarray, turned: bool, vectors: np.ndarray, size: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same as `loops.times`, whose compiled loops are faster for large stacks only."""
+    if stack.nbytes >= tree.COMPILED_BYTES:
+        from shardwise.numerics import loops  # only here: loading numba takes most of a second
+
+        return loops.times(stack, turned, vectors, size)
+    wide = stack.astype("float64") if turned else stack.astype("float64").swapaxes(1, 2)
+    return vectors @ wide, (size[:, np.newaxis] @ np.abs(wide))[:, 0]
 
 
 def _moduli(numbers: np.ndarray) -> Any:

@@ -1,15 +1,16 @@
-"""The loop that numba compiles: it adds rows of products in the order of the tree.
+"""The loops that numba compiles: they add rows of products, and multiply stacks by vectors.
 
-Elements are widened to float64 in registers, so no matrix is copied, and each is read once for all
-levels of the tree. Rows are added a tile of elements at a time: four rows in registers, whose sum
-waits in the L1 cache until the other half of its node is there.
+Elements are widened to float64 in registers, so no matrix is copied, and each is read once: when
+rows are added, for all levels of the tree; when matrices are multiplied, for four vectors and the
+moduli. Rows are added a tile of elements at a time: four rows in registers, whose sum waits in the
+L1 cache until the other half of its node is there.
 """
 
 import hashlib
 import os
 import pickle
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,14 @@ from numba import types, uint64
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-numba.config.DISABLE_JIT = 0  # in Python this loop takes a hundred times as long, and does not wrap
+from shardwise.processes import threads
+
+numba.config.DISABLE_JIT = 0  # in Python these loops take a hundred times as long, and do not wrap
 
 _TILE = 512  # elements of a row: a float64 for each of them and each level fits the L1 cache
 _LEVELS = 64
+# A check may add in any order (tolerances.py), but must not assume that NaN and ∞ are absent.
+_ANY_ORDER = {"reassoc", "contract"}
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -54,28 +59,135 @@ def fold(rows: np.ndarray, out: np.ndarray) -> None:
     ``rows`` are ``(2**k, width)`` of float16, float32 or float64, contiguous; ``out`` is
     ``(width,)`` of float64.
     """
-    half = rows.dtype == np.float16
-    if half and not _can_widen_halves():
-        rows, half = rows.astype(np.float32), False
-    words = rows.reshape(-1).view(np.uint16 if half else rows.dtype)
-    words.flags.writeable = False
+    words = _words(rows.reshape(-1))
     adding(words.dtype.name)(words, len(rows), out)
 
 
 @cache
 def adding(name: str) -> Any:
-    """The loop for words of this type: compiled, or loaded as an earlier process cached it."""
-    words = types.Array(getattr(types, name), 1, "C", readonly=True)
-    signature = words, types.int64, types.Array(types.float64, 1, "C")
-    compiled: Any = numba.njit(nogil=True)(_fold)
+    """The loop of :func:`fold`, compiled for words of this type."""
+    return _compiled(_fold, name, 1, types.int64, types.Array(types.float64, 1, "C"))
+
+
+def times(
+    stack: np.ndarray, turned: bool, vectors: np.ndarray, size: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Multiply matrices, or their transposes, by vectors, and their moduli by ``size``.
+
+    The stack is ``(n, rows, columns)`` of float16, float32 or float64, copied unless contiguous;
+    vectors and size are float64 ``(n, 4 g, length)`` and ``(n, length)``, or 1 in place of n.
+    Returns products ``(n, 4 g, other length)``, and those of the moduli ``(n, other length)``.
+    """
+    stack = np.ascontiguousarray(stack)
+    words = _words(stack)
+    n, length = len(stack), stack.shape[2 if turned else 1]
+    products, moduli = np.zeros((n, vectors.shape[1], length)), np.zeros((n, length))
+    loop = _multiplying(_columns if turned else _rows, words.dtype.name)
+    step = _TILE if turned else 2
+    threads.split(
+        n * -(-length // step),
+        partial(loop, words, np.ascontiguousarray(vectors), size, products, moduli),
+    )
+    return products, moduli
+
+
+@cache
+def _multiplying(function: Any, name: str) -> Any:
+    cube, table = types.Array(types.float64, 3, "C"), types.Array(types.float64, 2, "C")
+    others = cube, table, cube, table, types.int64, types.int64
+    return _compiled(function, name, 3, *others, fastmath=_ANY_ORDER)
+
+
+def _rows(
+    words: np.ndarray, vectors: np.ndarray, size: np.ndarray,
+    products: np.ndarray, moduli: np.ndarray, low: int, high: int,
+) -> None:  # fmt: skip
+    """Multiply the pairs of rows ``low`` to ``high``, counted over all matrices."""
+    _, rows, columns = words.shape
+    pairs = (rows + 1) // 2
+    for pair in range(low, high):
+        i, one = pair // pairs, 2 * (pair % pairs)
+        other = min(one + 1, rows - 1)  # an odd last row is its own partner
+        a, b = words[i, one], words[i, other]
+        v, s = vectors[i if len(vectors) > 1 else 0], size[i if len(size) > 1 else 0]
+        for g in range(0, v.shape[0], 4):
+            v0, v1, v2, v3 = v[g], v[g + 1], v[g + 2], v[g + 3]
+            a0 = a1 = a2 = a3 = sa = b0 = b1 = b2 = b3 = sb = 0.0
+            for j in range(columns):
+                x, y = _wide(a[j]), _wide(b[j])
+                a0 += x * v0[j]
+                a1 += x * v1[j]
+                a2 += x * v2[j]
+                a3 += x * v3[j]
+                sa += abs(x) * s[j]
+                b0 += y * v0[j]
+                b1 += y * v1[j]
+                b2 += y * v2[j]
+                b3 += y * v3[j]
+                sb += abs(y) * s[j]
+            p = products[i, g : g + 4]
+            p[0, one], p[1, one], p[2, one], p[3, one], moduli[i, one] = a0, a1, a2, a3, sa
+            p[0, other], p[1, other], p[2, other], p[3, other] = b0, b1, b2, b3
+            moduli[i, other] = sb
+
+
+def _columns(
+    words: np.ndarray, vectors: np.ndarray, size: np.ndarray,
+    products: np.ndarray, moduli: np.ndarray, low: int, high: int,
+) -> None:  # fmt: skip
+    """Multiply the tiles of columns ``low`` to ``high``, counted over all matrices."""
+    _, rows, columns = words.shape
+    tiles = (columns + _TILE - 1) // _TILE
+    for tile in range(low, high):
+        i, first = tile // tiles, _TILE * (tile % tiles)
+        last = min(first + _TILE, columns)
+        m = moduli[i, first:last]
+        v, s = vectors[i if len(vectors) > 1 else 0], size[i if len(size) > 1 else 0]
+        for g in range(0, v.shape[0], 4):
+            p0, p1 = products[i, g, first:last], products[i, g + 1, first:last]
+            p2, p3 = products[i, g + 2, first:last], products[i, g + 3, first:last]
+            for one in range(0, rows, 2):
+                other = min(one + 1, rows - 1)
+                a, b = words[i, one, first:last], words[i, other, first:last]
+                a0, a1, a2, a3 = v[g, one], v[g + 1, one], v[g + 2, one], v[g + 3, one]
+                b0, b1, b2, b3 = v[g, other], v[g + 1, other], v[g + 2, other], v[g + 3, other]
+                sa, sb = s[one], s[other]
+                if g:
+                    sa = sb = 0.0
+                if other == one:  # an odd last row, which must count once
+                    b0 = b1 = b2 = b3 = sb = 0.0
+                for j in range(last - first):
+                    x, y = _wide(a[j]), _wide(b[j])
+                    p0[j] += x * a0 + y * b0
+                    p1[j] += x * a1 + y * b1
+                    p2[j] += x * a2 + y * b2
+                    p3[j] += x * a3 + y * b3
+                    m[j] += abs(x) * sa + abs(y) * sb
+
+
+def _words(array: np.ndarray) -> np.ndarray:
+    """The same numbers as the loops take them: read-only, and float16 as the uint16 of its bits."""
+    half = array.dtype == np.float16
+    if half and not _can_widen_halves():
+        array, half = array.astype(np.float32), False
+    words = array.view(np.uint16 if half else array.dtype)
+    words.flags.writeable = False
+    return words
+
+
+def _compiled(function: Any, name: str, axes: int, *others: Any, **options: Any) -> Any:
+    """A loop for words of this type: compiled, or loaded as an earlier process cached it."""
+    words = types.Array(getattr(types, name), axes, "C", readonly=True)
+    signature = words, *others
+    compiled: Any = numba.njit(nogil=True, **options)(function)
     before = numba.config.CACHE_DIR
     try:
-        numba.config.CACHE_DIR = str(folder(name))
+        numba.config.CACHE_DIR = str(folder(f"{function.__name__.strip('_')}-{name}"))
         compiled.enable_caching()
         compiled.compile(signature)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
         # No folder is writable, the disk is full, or a crash cut a file short: no end of a run.
-        compiled = numba.njit(nogil=True)(_fold)
+        compiled = numba.njit(nogil=True, **options)(function)
         compiled.compile(signature)
     finally:
         numba.config.CACHE_DIR = before

@@ -202,6 +202,15 @@ def _base_bytes(problem: Problem, cuda: bool, precision: str) -> int:
     return PYTHON_BYTES + max(HOST_BATCH_BYTES, _widened_bytes(problem)) * copied
 
 
+def least_bytes(
+    problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str = "ieee"
+) -> int:
+    """The least bytes with which a shard can be computed; without a guess at a user's function."""
+    matrices = call_matrices(problem) if cuda else 1
+    work = 0 if problem.result else work_bytes(problem, matrices, spans, keep)
+    return _base_bytes(problem, cuda, precision) + ring_bytes(problem, 1, matrices, keep) + work
+
+
 def planned_bytes(
     problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str = "ieee"
 ) -> int:

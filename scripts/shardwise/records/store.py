@@ -13,8 +13,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from shardwise.errors import ShardwiseError
 from shardwise.files.commit import commit
 from shardwise.files.paths import list_names, place, stamp
+from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard, key_of
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_shape
 from shardwise.records import failures
@@ -147,13 +149,16 @@ def find_others(plan: Plan) -> Iterator[Path]:
 
 
 def replaced(plan: Plan) -> str:
-    """What to say before a run replaces the finished results of another config or input."""
-    if not list_names(plan.results.done) - {plan.key}:
-        return ""
-    return (
-        f"{plan.results.root} holds the finished results of another config or input. Their sum and "
-        "page will be replaced, their products stay; to keep all, set results to another folder"
-    )
+    """What to say before a run replaces the finished results of another config."""
+    with suppress(ShardwiseError):  # there is no plan, or none that can be used
+        there = plans.load_facts(plan.results.plan)
+        if list_names(plan.results.done) and there.config_digest != plan.facts.config_digest:
+            return (
+                f"{plan.results.root} holds the finished results of another config. Their sum and "
+                "page will be replaced, their products stay; to keep all, set results to another "
+                "folder"
+            )
+    return ""
 
 
 def advice(plan: Plan) -> str:

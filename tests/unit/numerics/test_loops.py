@@ -21,7 +21,7 @@ total = TreeSum(np, (3,), "float64")
 total.add(np.ones((20, 3)), 0)
 assert total.values()[0].tolist() == [20] * 3
 made = loops.adding("float64")
-print(loops.folder("float64"), sum(made.stats.cache_hits.values()))
+print(loops.folder("fold-float64"), sum(made.stats.cache_hits.values()))
 """
 
 
