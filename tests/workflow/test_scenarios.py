@@ -123,7 +123,7 @@ def play(night: Night, dispatch: str, run: Run) -> None:
     assert "Traceback" not in night.output()
     if run.lost:
         assert f"shardwise: not finished: {len(whole)} of {shards} shards" in night.output()
-        assert "For a page on this run: shardwise report results/default" in night.output()
+        assert "The page on this run: results/default/report.html" in night.output()
     night.wait_for("nothing lives", night.idle)
     before = night.receipts()
     night.heal()

@@ -49,6 +49,7 @@ class UserFunction:
 
     def __init__(self, machine: Machine, plan: Plan, matrices: int) -> None:
         self._xp, self._problem = machine.xp, plan.problem
+        self._strict = plan.settings.nonfinite == "error"
         user_function.check_used(plan.facts.depends)
         self._function = user_function.load(plan.problem.product, plan.facts.function)
         self.compute = plan.problem.product_dtype
@@ -58,14 +59,19 @@ class UserFunction:
         xp, block, product = self._xp, left[: report.count], out[: report.count]
         if len(report.left_out) == report.count:
             return product
-        given = largest(xp, block)  # what is not finite here is the input's fault
+        if self._strict and block.dtype.kind != "i":
+            # Before the call: the input is to blame, not the function, for what becomes of NaN.
+            finite = xp.isfinite(largest(xp, block))
+            finite[xp.asarray(report.left_out)] = True  # they hold copies of another matrix
+            if not finite.all():
+                raise _not_finite(self._problem, report.first + int(finite.argmin()))
         # Anew each time: the function may have loaded another BLAS meanwhile.
         with threads.single_threaded_blas()() if xp is np else nullcontext():
             found = user_function.call(
                 self._problem.product, self._function, xp, block, report.first, self._problem
             )
         product[...] = found
-        report.product = xp.maximum(given, largest(xp, product))
+        report.product = largest(xp, product)
         return product
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardwise.numerics import end_to_end, freivalds
+from shardwise.numerics import end_to_end, tree
 from shardwise.numerics.tolerances import CLOSER_LOOK
 from shardwise.plan.problem import takes_b
 from shardwise.records import judge
@@ -35,9 +35,10 @@ def test_a_factor_that_is_not_as_it_is_written_is_found(product, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 @pytest.mark.parametrize("product", ["A.T @ B", "A @ B"])
 @pytest.mark.parametrize("shape", [(3, 5), (7, 600), (600, 7)])
-def test_matrices_are_copied_whole_or_some_rows_at_a_time(monkeypatch, product, shape, dtype):
-    """Each element counts: a wrong one shows wherever it is."""
-    monkeypatch.setattr(freivalds._Host, "_NUMBERS", 1000)
+@pytest.mark.parametrize("compiled", [0, 1 << 40])
+def test_each_element_counts(monkeypatch, product, shape, dtype, compiled):
+    """A wrong one shows wherever it is, with compiled loops and with NumPy's products."""
+    monkeypatch.setattr(tree, "COMPILED_BYTES", compiled)
     left, (rows, columns) = noise((4, *shape), dtype), shape
     right = noise((4, rows if product == "A.T @ B" else columns, 11), dtype, 1)
     check, result = (
