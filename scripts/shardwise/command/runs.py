@@ -71,13 +71,16 @@ def submit(options: Namespace) -> int:
         started = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-    return _tell_begun(f"process {started.pid} on this machine", f"kill -INT {started.pid}")
+    who = f"process {started.pid} on this machine"
+    return _tell_begun(who, f"kill -INT {started.pid}", options.others)
 
 
-def _tell_begun(who: str, cancel: str) -> int:
+def _tell_begun(who: str, cancel: str, others: list[str]) -> int:
+    at = others.index("--configfile") if "--configfile" in others else len(others)
+    watch = shlex.join(["shardwise", "watch", *others[at : at + 2]])
     sys.stdout.write(
         f"{who} does the run; its messages: {_LOG}\n"
-        f"Watch it: shardwise watch\nStop it with its jobs: {cancel}\n"
+        f"Watch it: {watch}\nStop it with its jobs: {cancel}\n"
     )
     return 0
 
@@ -121,7 +124,7 @@ def _submit_job(line: list[str], options: Namespace) -> int:
     if done.returncode:
         return done.returncode
     job = re.split(r"\W", done.stdout.strip())[0]
-    return _tell_begun(f"job {job}", f"{cancels} {job}")
+    return _tell_begun(f"job {job}", f"{cancels} {job}", options.others)
 
 
 def _line(options: Namespace) -> list[str]:

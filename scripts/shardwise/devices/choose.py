@@ -122,7 +122,8 @@ def take(
         first = (prefer or 0) % len(usable)
         for device in usable[first:] + usable[:first]:
             if not obstacle(device, needed) and leases.take(device.uuid):
-                log.info("computing on %s, %s (%s)", device.uuid, device.name, grants.read(given))
+                by = grants.read(given) or "lease"
+                log.info("computing on %s, %s (%s)", device.uuid, device.name, by)
                 environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
                 _taken.append(device)
                 return device

@@ -163,8 +163,12 @@ class Ring:
         if self._right is not None:
             factor, raw = job.factors[1], raw_bytes(self._right)
             with job.watch.timed("read"):
-                for read in self._machine.fill(factor, 0, raw):
-                    read.result()
+                reads = list(self._machine.fill(factor, 0, raw))
+                try:
+                    for read in reads:
+                        read.result()
+                finally:
+                    settle(reads)
             fragments = self._machine.hash(factor.digest, 0, raw)
             self._machine.settle()
             self._take_fragments(fragments)
@@ -235,7 +239,7 @@ class Ring:
             # They may hold NaN, and a user's function may not accept zeros: take another one twice.
             like = int((batch.weights != 0).argmax())
             for stack in slot.factors[: self._own]:
-                stack[places] = stack[like]
+                stack[places] = stack[like] if batch.weights[like] else 0
         products = self.operation.run(batch, *slot.factors, out)
         if places is not None:  # they count as zeros, whatever B or a function made of them
             products[places] = 0

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from shardwise.errors import TryAgain
+from shardwise.errors import InputError, TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain
@@ -25,6 +25,7 @@ from shardwise.records import failures
 from shardwise.records.store import Store
 from shardwise.units import MIB
 from shardwise.work import claims, schedulers
+from shardwise.work.schedulers import QueueFull
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,21 @@ _GRACE_SECONDS = 5.0  # for the scheduler's client to end
 
 
 def submit(plan: Plan, options: Namespace, name: str) -> None:
-    """Submit the array of a round, and wait for its end."""
-    tasks, job = claims.load(plan, name).workers, "sw-" + name.replace("/", "-")
+    """Submit the array of a round, and wait for its end; for a full queue, one of half the size."""
+    tasks = claims.load(plan, name).workers
+    while True:
+        try:
+            return _submit(plan, options, name, tasks)
+        except QueueFull as error:
+            if tasks == 1:
+                raise
+            tasks //= 2
+            log.warning("the scheduler takes no more tasks now (%s); asking for %d", error, tasks)
+
+
+def _submit(plan: Plan, options: Namespace, name: str, tasks: int) -> None:
+    # No name is used twice: what cancels a refused submission must not end the next one.
+    job = f"sw-{name.replace('/', '-')}-{tasks}"
     folder = plan.results.array_folder(failures.this_run())
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{job}.sh"
@@ -51,7 +65,7 @@ def submit(plan: Plan, options: Namespace, name: str) -> None:
     with tempfile.TemporaryFile("w+") as said:
         client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         try:
-            _follow(plan, partial(schedulers.living, options.scheduler, [job]), client)
+            _follow(plan, partial(schedulers.living, options.scheduler, [job], stuck=False), client)
         finally:
             # It may have been cut off, or have lost tasks: they must not meet the next round.
             if client.poll() != 0:
@@ -85,7 +99,7 @@ def _follow(
             asked = began
             try:
                 heard = began if living() else heard
-            except TryAgain:  # after that, hosts seem silent for a while
+            except (TryAgain, InputError, OSError):  # after that, hosts seem silent for a while
                 heard = began
             if began - heard >= schedulers.UNHEARD_SECONDS:
                 log.warning("the remaining tasks are given up: no host works on them")

@@ -32,11 +32,15 @@ _FULL_CODE = 25  # of qsub
 _TAGS = ("JB_job_number", "JB_name", "state")  # of a job in the XML of qstat
 
 
+class QueueFull(TryAgain):
+    """The scheduler takes no more jobs or tasks now."""
+
+
 def refusal(text: str, code: int) -> TryAgain | InputError:
     """The error for a command that failed with this text."""
     text = re.sub(r"\w+: error: ", "", text).removesuffix(" Exiting.")
     if code == _FULL_CODE or _FULL.search(text):
-        return TryAgain(f"{text}; wait for jobs to end, or lower jobs (profile), array_tasks")
+        return QueueFull(f"{text}; wait for jobs to end, or lower jobs (profile), array_tasks")
     return (TryAgain if _AWAY.search(text) else InputError)(text)
 
 
@@ -104,15 +108,17 @@ def cancel(scheduler: str, name: str) -> None:
     )  # fmt: skip
 
 
-def living(scheduler: str, names: Sequence[str]) -> list[str]:
+def living(scheduler: str, names: Sequence[str], stuck: bool = True) -> list[str]:
     """The numbers of the jobs with these names that still wait or work; may raise TryAgain.
 
-    Under Grid Engine the names are prefixes, and `queue` says which jobs count.
+    Under Grid Engine the names are prefixes. Without ``stuck``, jobs do not count that will not end
+    by themselves.
     """
     if scheduler == "slurm":
         line = f"--name={','.join(names)}"
         return call("squeue", "--all", "--noheader", "--format=%i", line).splitlines()
-    return [number for number, name in queue().items() if name.startswith(tuple(names))]
+    jobs = queue().items()
+    return [n for n, (name, own) in jobs if name.startswith(tuple(names)) and (stuck or not own)]
 
 
 def submission(name: str, output: str) -> list[str]:
@@ -122,11 +128,11 @@ def submission(name: str, output: str) -> list[str]:
     return [*words, "-j", "y", "-o", output, "-N", name, *(["-v", exported] if exported else [])]
 
 
-def queue() -> dict[str, str]:
-    """The jobs of all users in Grid Engine's queue, their names by number.
+def queue() -> dict[str, tuple[str, bool]]:
+    """The jobs of all users in Grid Engine's queue by number: name, and whether all of it is stuck.
 
-    A job in an error state, or on a host that does not respond, is left out: it will not end by
-    itself. Raises TryAgain if qstat does not print a whole list.
+    That is in an error state, or on a host that does not respond; it will not end by itself. One
+    that was deleted there is left out. Raises TryAgain if qstat does not print a whole list.
     """
     from xml.etree import ElementTree  # here: few processes ask
 
@@ -138,11 +144,13 @@ def queue() -> dict[str, str]:
         raise TryAgain(f"qstat printed incomplete XML ({error})") from None
     if root.tag != "job_info":
         raise TryAgain(f"qstat printed XML of <{root.tag}>, which describes no job")
-    found = {}
+    found = dict[str, tuple[str, bool]]()
     # Jobs that have no host yet are listed outside of the queues.
     for place in [*root.iter("Queue-List"), *root.iterfind("job_info")]:
         silent = "u" in (place.findtext("state") or "")
-        for job in () if silent else place.iterfind("job_list"):
+        for job in place.iterfind("job_list"):
             number, name, state = (job.findtext(tag) or "" for tag in _TAGS)
-            found |= {} if "E" in state else {number: name}
+            if not (silent and "d" in state):
+                stuck = (silent or "E" in state) and found.get(number, ("", True))[1]
+                found[number] = name, stuck
     return found

@@ -84,9 +84,9 @@ class ShardLoop:
         self._session.warm()
         began = time.monotonic()
         while (begun := self._take()) is not None:
-            self._compute(*begun)
             # After compiling CUDA kernels, SIGTERM no longer interrupts a wait: restore that.
             signal.siginterrupt(signal.SIGTERM, True)
+            self._compute(*begun)
             self._run_time.learn(time.monotonic() - began)  # with the wait for its copy
             began = time.monotonic()
         self._settle()

@@ -11,13 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from shardwise.errors import TryAgain, some
+from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 from shardwise.records.locks import is_job_locked, take_lock
 from shardwise.work import schedulers
 
 _MOST_NAMES = 1000
 """Jobs noted before these have ended: each run since then would not have begun beside them."""
+
+_COMMANDS = {"slurm": ("squeue --me", "scancel"), "uge": ("qstat", "qdel")}
+"""The commands that show a user's jobs, and that cancel some."""
 
 _NOTED = re.compile(r"^(\w+)\t(\w[\w.-]*)(?=[\t\n])", re.ASCII | re.MULTILINE)
 
@@ -36,16 +39,17 @@ def lock_results(results: Results) -> None:
 
 def refuse_beside_living(results: Results) -> None:
     """Raise TryAgain if jobs of an earlier run still wait or work, or a scheduler is silent."""
-    living, noted = list[str](), noted_names(results.runs)
+    see, cancel, noted = "squeue --me, qstat, or pgrep -af scripts/", "", noted_names(results.runs)
     for scheduler, client in schedulers.CLIENTS.items():
         names = sorted({name for title, name in noted if title == scheduler})
-        if names and shutil.which(client):
-            living += schedulers.living(scheduler, names)
-    if living or is_job_locked(results.living):
+        if names and shutil.which(client) and (living := schedulers.living(scheduler, names)):
+            jobs = dict.fromkeys(number.partition("_")[0] for number in living)  # of arrays once
+            see, cancels = _COMMANDS[scheduler]
+            cancel = f" ({cancels} {' '.join(jobs)})"
+    if cancel or is_job_locked(results.living):
         raise TryAgain(
-            f"jobs of an earlier run still wait or work on {results.root} "
-            f"({some(living) or 'see: pgrep -af scripts/'}). Let them finish, or cancel them by "
-            "scancel or qdel; then run the same command again."
+            f"jobs of an earlier run still wait or work on {results.root}. Let them finish (see: "
+            f"{see}), or cancel them{cancel}; then run the same command again."
         )
 
 

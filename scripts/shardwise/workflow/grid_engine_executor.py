@@ -1,8 +1,9 @@
 """One run under Grid Engine: submit its jobs, follow them, and leave none behind.
 
-A job leaves a file in the folder of the run at its end: NUMBER.exit (0 or 1). So success depends on
-a file of the job alone, and not on the accounting, which is late on some clusters and missing on
-others. Snakemake reaches this module through `snakemake_executor_plugin_shardwise_grid_engine`.
+A job leaves two files in the folder of the run: NAME.number when it starts, NUMBER.exit (0 or 1) at
+its end. So success depends on a file of the job alone, and not on the accounting, which is late on
+some clusters and missing on others. Snakemake reaches this module through the plugin
+`snakemake_executor_plugin_shardwise_grid_engine`.
 """
 
 import atexit
@@ -24,6 +25,8 @@ _PAUSE_SECONDS = 5
 
 JOBSCRIPT = """\
 #!/bin/bash
+# If the submission got no answer, its number is found here, even if the job ends at once.
+echo "$JOB_ID" >"$1/$JOB_NAME.number"
 export PYTHONSAFEPATH=1 # as under Slurm, whose jobs get all variables
 (
 {script}
@@ -34,7 +37,7 @@ code=$?
 echo "$code" >"$1/$JOB_ID.part" && mv "$1/$JOB_ID.part" "$1/$JOB_ID.exit" || exit 1
 exit "$code"
 """
-"""Snakemake's script of a job, within code that writes this file."""
+"""Snakemake's script of a job, within code that writes the two files."""
 
 
 def begin(results: Results, executor: Any) -> None:
@@ -53,6 +56,7 @@ class Submissions:
         self._results, self._folder, self._prefix = results, folder, f"sw-{folder.name}-"
         self._unended = set[str]()  # names of jobs
         self._seen: dict[str, float] = {}  # when a job last waited or worked, by number
+        self._queued = set[str]()  # the numbers of those in the queue
         self._told = ""
 
     def submit(self, job: Any, script: str) -> tuple[str, str]:
@@ -68,8 +72,8 @@ class Submissions:
         self._unended.add(name)
         while True:
             try:
-                if unheard and (found := schedulers.living("uge", [name])):
-                    return found[0], ""
+                if unheard and (found := self._number_of(name)):
+                    return found, ""
                 own = schedulers.submission(name, str(self._folder / f"{name}.out"))
                 asked = recipe.site_words(job.resources)
                 answer = call(*own, *asked, script, str(self._folder))
@@ -89,6 +93,11 @@ class Submissions:
         parts = (job.rule.name, *job.wildcards_dict.values(), str(job.attempt))
         return self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
 
+    def _number_of(self, name: str) -> str | None:
+        """The number of a job that is in the queue, or that was there and ran."""
+        queued = (number for number, (own, _) in schedulers.queue().items() if own == name)
+        return next(queued, None) or self._mark(f"{name}.number")
+
     def _mark(self, name: str) -> str | None:
         """The number in a file that a job has left; None if that is missing or still empty."""
         with suppress(OSError):
@@ -99,7 +108,9 @@ class Submissions:
         """What to tell Snakemake about each job: ``running``, ``success``, or why it has failed."""
         numbers = {info.external_jobid for info in jobs}
         try:
-            living = numbers & schedulers.queue().keys()
+            jobs_there = schedulers.queue()
+            self._queued = numbers & jobs_there.keys()
+            living = {number for number in self._queued if not jobs_there[number][1]}
             # Changing the folder makes a network disk show here what jobs have written.
             (self._folder / "looked").touch()
             (self._folder / "looked").unlink()
@@ -122,7 +133,11 @@ class Submissions:
             with suppress(ShardwiseError):
                 told = re.search(r"\nerror reason +\d+: +(.*)", call("qstat", "-j", number))
                 why = f"it cannot start: {told[1]}" if told else why
-                call("qdel", number)
+            try:
+                if number in self._queued:
+                    call("qdel", number)
+            except ShardwiseError:  # the next look tries again
+                return "running"
         self._unended.discard(name)
         return "success" if code == "0" else recipe.SAYS + why
 

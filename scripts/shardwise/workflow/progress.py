@@ -144,10 +144,13 @@ class Listener(logging.Handler):
                 job.attempt = job.restart_times + 1
             more = job.attempt <= job.restart_times
             follows = f"; try {job.attempt + 1} of {job.restart_times + 1} follows" * more
-            for line in describe_causes(found, run.results.root):
-                if len(self._told) < 2 * _MOST_CAUSES and line + follows not in self._told:
-                    self._told.add(line + follows)
-                    tell(f"shardwise: {line}{follows}")
+            self._tell_causes(found, follows)
+
+    def _tell_causes(self, found: Iterable[Failure], follows: str = "") -> None:
+        for line in describe_causes(found, self._run.results.root):
+            if len(self._told) < 2 * _MOST_CAUSES and line + follows not in self._told:
+                self._told.add(line + follows)
+                tell(f"shardwise: {line}{follows}")
 
     def _count(self) -> None:
         """Say now and then how far the run is, if anything has changed."""
@@ -158,6 +161,8 @@ class Listener(logging.Handler):
             with suppress(OSError):  # as while a file server restarts
                 missing = run.store.missing()
                 bad = failures.of_this_run(run.results, [run.plan.shards[s].name for s in missing])
+                if run.rule_for_all:  # else each failed shard has its own event
+                    self._tell_causes(bad.values())
                 done = total - len(missing)
                 words = f"multiply: {done} of {total} shards done"
                 words += f", {len(bad)} failed so far" if bad else ""
@@ -186,6 +191,7 @@ class Listener(logging.Handler):
         if finished or not list(self._workflow.dag.needrun_jobs()):
             whole = ", ".join(run.last_files)
             tell(f"shardwise: done: {whole if finished else 'what was asked for'}")
+            self._tell_devices()
             if words := advice(run.plan):
                 tell(f"shardwise: {words}")
             return 0
@@ -201,10 +207,18 @@ class Listener(logging.Handler):
             found = failures.of_this_run(run.results, own)
             for line in describe_causes(found.values(), run.results.root):
                 tell(f"  {line}")
+            self._tell_devices()
             if made:
                 tell(f"The page on this run: {run.results.report}")
         tell(f"To run just what is missing, then the sum:\n  {self._again()}")
         return 128 + signal.SIGINT
+
+    def _tell_devices(self) -> None:
+        for uuid, failure in failures.barred(self._run.results).items():
+            tell(
+                f"shardwise: {uuid} on node {failure.host} was not used again in this run: "
+                f"{failure.reason}"
+            )
 
 
 def noted(run: Any, job: Any, said: str) -> Failure | None:
@@ -258,7 +272,12 @@ def _shown(name: str) -> str:
 
 
 def rerun_command(argv: list[str], folder: str) -> str:
-    """The command that continues a run: the same one, in the folder where it was typed."""
+    """The command that continues a run: the same one, without what would force finished work."""
     module = Path(argv[0]).suffix == ".py"  # run by python -m: Snakemake's, or ours
-    words = [sys.executable, "-P", "-m", "snakemake"] if module else argv[:1]
-    return f"cd {shlex.quote(folder)} && {shlex.join([*words, *argv[1:]])}"
+    words, forced = [sys.executable, "-P", "-m", "snakemake"] if module else argv[:1], False
+    for word in argv[1:]:
+        # The rules that -R names follow it, up to the next option.
+        forced = word in ("-R", "--forcerun") or (forced and word[:1] != "-")
+        if not forced and word not in ("-F", "--forceall", "-f", "--force"):
+            words.append(word)
+    return f"cd {shlex.quote(folder)} && {shlex.join(words)}"

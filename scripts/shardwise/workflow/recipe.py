@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +64,17 @@ def _words(scheduler: str, job: Any, workflow: Any) -> list[str]:
     except WorkflowError as error:
         raise InputError(f"the resources of rule {job.name} in the profile: {error}") from None
     return ["--export=ALL", *words[words.index("--comment") + 2 :]]
+
+
+def run_time(resources: Mapping[str, Any]) -> int | None:
+    """Seconds that a job with these resources may run; None if no option says how long."""
+    own = site_words(resources)
+    if not own:  # Slurm's plugin asks for what the resource says
+        return 60 * int(resources["runtime"])
+    # As 90 or 1:2:3; a part that is 0 may be left out, as in 1:: for an hour.
+    limits = re.findall(r"\b[hs]_rt=(?:(\d*):(\d*):)?(\d*)", " ".join(own))
+    seconds = [int(h or 0) * 3600 + int(m or 0) * 60 + int(s or 0) for h, m, s in limits]
+    return min(filter(None, seconds), default=None)
 
 
 def site_words(resources: Mapping[str, Any]) -> list[str]:
@@ -143,6 +155,10 @@ def refuse_odd(workflow: Any, config: Mapping[str, Any], results: Results) -> No
                     "letter, or a character that cannot be printed; rename it, or run with "
                     "profiles/local"
                 )
+    if shlex.quote(sys.executable) != sys.executable:
+        raise InputError(
+            f"schedulers would not quote {short(sys.executable)}; move the environment"
+        )
 
 
 def find_odd(name: str) -> str:

@@ -143,7 +143,8 @@ class Run:
     def run_time_words(self, wildcards: Any, resources: Any) -> str:
         """The option for how long a job of a scheduler, or a task of an array, may run."""
         here = self._workflow.is_main_process and self.dispatch != "array"
-        return "" if here else f"--run-time {60 * resources.runtime}"
+        seconds = "" if here else recipe.run_time(resources)
+        return f"--run-time {seconds}" if seconds else ""
 
     def array_words(self, wildcards: Any, resources: Any) -> str:
         """The options for the tasks of an array; they grow with each try, as the resources do."""

@@ -10,7 +10,7 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.work import claims
-from shardwise.work.schedulers import refusal
+from shardwise.work.schedulers import QueueFull, refusal
 
 from tests import processes
 from tests.factories import nightly
@@ -104,6 +104,15 @@ def test_a_poison_shard_ends_the_rounds(tmp_path, site):
 
 
 @pytest.mark.fault("a full queue")
+def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
+    """The refused submission, which is cancelled, does not end the next one."""
+    made = planned(tmp_path)
+    (site / "refusal").write_text("sbatch: error: AssocMaxSubmitJobLimit")
+    assert "takes no more tasks now (AssocMaxSubmitJobLimit;" in submitted(made, "--array-tasks=4")
+    assert rounds_of(site) == ["1 --array=1-4", "1 --array=1-2"]
+
+
+@pytest.mark.fault("a full queue")
 @pytest.mark.parametrize(("refusal", "code"), [
     ("AssocMaxSubmitJobLimit; wait for jobs to end, or lower jobs (profile), array_tasks", 75),
     ("invalid partition specified: nowhere", 2),
@@ -112,7 +121,7 @@ def test_a_submission_that_is_refused(tmp_path, site, refusal, code):
     """It ends with the scheduler's message, if it has one; only a full queue is worth a retry."""
     made = planned(tmp_path)
     (site / "refusal").write_text(f"sbatch: error: {refusal.partition(';')[0]}")
-    assert refusal in submitted(made, "--array-tasks=4", code=code)
+    assert refusal in submitted(made, "--array-tasks=1", code=code)
     noted = failures.read(made.results.failure(claims.worker_failure(made)))
     assert (noted.code, noted.reason) == (code, refusal)
 
@@ -148,10 +157,10 @@ def test_a_signal_cancels_the_array(tmp_path, site, number, code):
 
 @pytest.mark.parametrize(("text", "code", "kind"), [
     ("sbatch: error: Unable to contact slurm controller", 1, TryAgain),
-    ("sbatch: error: QOSMaxSubmitJobPerUserLimit", 1, TryAgain),
+    ("sbatch: error: QOSMaxSubmitJobPerUserLimit", 1, QueueFull),
     ("sbatch: error: QOSMaxGRESPerJob", 1, InputError),
     ("error: commlib error: got select error (Connection refused)", 1, TryAgain),
-    ("job rejected: too many jobs", 25, TryAgain),
+    ("job rejected: too many jobs", 25, QueueFull),
     ('Unable to run job: unknown resource "gpux"', 1, InputError),
 ])  # fmt: skip
 def test_refusals_are_told_apart(text, code, kind):

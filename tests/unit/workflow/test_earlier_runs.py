@@ -24,5 +24,5 @@ def test_no_run_starts_beside_jobs_that_live(tmp_path, monkeypatch):
     earlier_runs._locked.pop().close()  # else it is held until this process ends
     assert not results.claims.exists()
     schedulers.remember(results, "slurm", "sw-4999")
-    with pytest.raises(TryAgain, match=r"\(7\). Let"):
+    with pytest.raises(TryAgain, match=r"\(scancel 7\); then"):
         earlier_runs.refuse_beside_living(results)
