@@ -40,6 +40,8 @@ class Audit:
         """Note that a file is damaged or missing; one that is only unreadable here is an error."""
         try:
             yield
+        except receipts.UnknownSchema:
+            raise
         except (IntegrityError, OSError) as error:
             # A sum was made of all shards: those missing now are lost.
             later = isinstance(error, receipts.NoReceipt) and not self.summed
@@ -81,10 +83,7 @@ class Audit:
 
 
 def look(root: Path) -> Audit:
-    """Audit a results folder; of many shards, log after each percent how far it is.
-
-    Raises InputError if there is neither a plan nor a total in the folder, or it may not be read.
-    """
+    """Audit a results folder; InputError if it has neither plan nor total, or may not be read."""
     results, audit = Results(root), Audit(root)
     if results.merging.is_file():
         with audit.noting(results.summary):

@@ -132,8 +132,8 @@ def load(results: Results, digests: Mapping[str, str], names: Iterable[Label] = 
         try:
             found[key] = np.load(path, "r", allow_pickle=False)
             wrong *= _digest(found[key]) != digest
-        except (OSError, ValueError, TypeError) as error:
-            wrong = str(error)
+        except Exception as error:  # a damaged file makes NumPy fail in many ways
+            wrong = str(error) or type(error).__name__
         if wrong:
             raise IntegrityError(f"{path}: {wrong}; remove {results.plan} too")
     return PerMatrix(**found, names=tuple(names))

@@ -4,11 +4,13 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -113,9 +115,13 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
         np.save(given, matrix, allow_pickle=False)
         given.seek(0)
         # A session of its own: the function may end its group.
-        trial = subprocess.run(
-            command, stdin=given, stdout=said, check=False, start_new_session=True
-        )
+        trial = subprocess.Popen(command, stdin=given, stdout=said, start_new_session=True)
+        try:
+            trial.wait()
+        finally:
+            with suppress(ProcessLookupError):  # end it, and whatever the function has started
+                os.killpg(trial.pid, signal.SIGKILL)
+            trial.wait()
         said.seek(0)
         answer = said.read()
     if trial.returncode or not answer:

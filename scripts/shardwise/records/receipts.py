@@ -22,7 +22,7 @@ from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, StackWriter, padded_header
 from shardwise.host import loaded
 
-SCHEMA = 2  # written for other programs
+SCHEMA = 3
 _MOST_BYTES = 32 << 20  # with the nodes of 256 labels of 100 letters each
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -34,6 +34,10 @@ Line = Annotated[str, Meta(max_length=999, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u202
 # Without the garbage collector, which would walk 100,000 of them again and again.
 class ReceiptPart(msgspec.Struct, frozen=True, gc=False):
     """A part of a receipt: the keys that are read here. Those with a default may be missing."""
+
+
+class _Form(ReceiptPart, frozen=True):
+    schema: int
 
 
 class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
@@ -138,12 +142,17 @@ _DECODERS: dict[type[ReceiptPart], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (ProductReceipt, CopyReceipt, StackReceipt, SumReceipt, TotalReceipt)
 }
+_FORM = msgspec.json.Decoder(_Form)
 
 _R = TypeVar("_R", bound=ReceiptPart)
 
 
 class NoReceipt(IntegrityError):  # noqa: N818 - named after what was found
     """There is no receipt."""
+
+
+class UnknownSchema(IntegrityError):  # noqa: N818 - named after what was found
+    """A receipt that another version of Shardwise has written."""
 
 
 def write(path: Path, receipt: dict[str, Any]) -> None:
@@ -187,8 +196,8 @@ def passes(check: Callable[..., object], *words: Any) -> bool:
 def read(path: Path, kind: type[_R]) -> _R:
     """Read a receipt of a kind; no other function reads receipts.
 
-    IntegrityError if it does not match its own digest or is not of this kind; `NoReceipt` if there
-    is none.
+    IntegrityError if it does not match its own digest or is not of this kind; its kinds `NoReceipt`
+    if there is none, `UnknownSchema` if another version has written it.
     """
     raw = small.read(path, _MOST_BYTES)
     if raw is None:
@@ -196,6 +205,12 @@ def read(path: Path, kind: type[_R]) -> _R:
     if not small.has_own_digest(raw):
         raise IntegrityError(f"{path} has changed since it was written: its digest does not match")
     try:
+        # First, as the keys of another schema need not be those of this kind.
+        if (schema := _FORM.decode(raw).schema) != SCHEMA:
+            raise UnknownSchema(
+                f"{path} is a receipt of schema {schema}, and only schema {SCHEMA} can be read "
+                "here; use the version of Shardwise that wrote it"
+            )
         return cast(_R, _DECODERS[kind].decode(raw))
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is damaged ({short(error)})") from error

@@ -7,13 +7,14 @@ that the plan gives them. Other files in the folder belong to other configs, and
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import ShardwiseError
+from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.paths import list_names, place, stamp
 from shardwise.plan import plan as plans
@@ -30,20 +31,25 @@ _KEYED = re.compile(
 """A file of a shard, or the failure of a copy or of a stage."""
 
 
-def unmark(marker: Path) -> None:
+def unmark(marker: Path) -> set[str]:
     """Remove all markers of a file without a key in its name, before the file is replaced.
 
-    From then on the file belongs to no plan.
+    From then on the file belongs to no plan. Returns the names of files in the markers.
     """
+    names = set[str]()
     with suppress(FileNotFoundError):
         for name in os.listdir(marker.parent):
-            (marker.parent / name).unlink(missing_ok=True)
+            other = marker.parent / name
+            with suppress(ShardwiseError):
+                names.update((small.read(other) or b"").decode(errors="replace").split())
+            other.unlink(missing_ok=True)
+    return names
 
 
-def mark(marker: Path) -> None:
-    """Write, after the file itself, the marker that says to which plan it belongs."""
-    with commit(marker):
-        pass
+def mark(marker: Path, names: Iterable[str] = ()) -> None:
+    """Write, after the files themselves, the marker that says to which plan they belong."""
+    with commit(marker) as file:
+        file.write("".join(f"{name}\n" for name in names).encode())
 
 
 class Store:

@@ -275,14 +275,18 @@ class Reducer:
     ) -> None:
         plan, results = self._plan, self._plan.results
         marker, said = results.summed(plan.key), dict[str, Any]()
-        store.unmark(marker)
+        # An earlier run's files are named by its marker, and by its summary if that is still whole.
+        names = store.unmark(marker)
         with suppress(ShardwiseError):
             said = receipts.read(results.summary, SumReceipt).files
-        former = {results.statistic(name) for name in RESULTS if name in said}
-        former |= {results.label_names} if SUMS in said else set()
+        names |= {results.statistic(name).name for name in said}
+        names |= {results.label_names.name} if SUMS in said else set()
+        known = {results.label_names, *map(results.statistic, RESULTS)}
+        own = plan.result_files(self._names)
         # First of all, as nothing names these files any more, should this reduce end now.
-        for path in former.difference(plan.result_files(self._names)):
-            path.unlink(missing_ok=True)  # of another plan, or no longer asked for
+        for path in known.difference(own):
+            if path.name in names:  # of another plan, or no longer asked for
+                path.unlink(missing_ok=True)
         files, covariant = self.files.publish(digests), plan.problem.covariance
         if plan.problem.labels:
             with commit_file(results.label_names) as file:
@@ -305,4 +309,4 @@ class Reducer:
             **receipts.describe_origin("reduce", started, {"mpi": mpi_version()}),
         }
         receipts.write(results.summary, summary)
-        store.mark(marker)
+        store.mark(marker, [path.name for path in own])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from shardwise import host
-from shardwise.errors import InputError
+from shardwise.errors import InputError, IntegrityError
 from shardwise.files.paths import Results
 from shardwise.multiply import job
 from shardwise.observe import audit
@@ -117,6 +117,13 @@ def test_an_unfinished_run_is_no_damage(tmp_path):
     factories.computed(made)
     found = audit.look(made.results.root).line()
     assert found.endswith(": unfinished: nothing is summed yet")
+
+
+def test_a_receipt_of_another_version_ends_the_audit(made):
+    """It may be whole, so that no repair command removes it; its keys may be others."""
+    factories.rewritten(factories.file(made, "receipt", "00002"), "device", schema=2)
+    with pytest.raises(IntegrityError, match=r"of schema 2, .* use the version of Shardwise"):
+        audit.look(made.results.root)
 
 
 def test_without_a_plan_nothing_can_be_judged(made, tmp_path):

@@ -100,6 +100,7 @@ def swapped(made):
         ("product", lambda path: place(path, path.read_bytes() + b"x")),
         ("product", Path.unlink), ("product", factories.pipe), ("product", factories.astray),
         ("receipt", lambda path: factories.rewritten(path, "device")),
+        ("receipt", lambda path: factories.rewritten(path, schema=7)),
         ("receipt", factories.pipe), ("receipt", factories.astray),
     )),
 ])  # fmt: skip

@@ -161,13 +161,14 @@ def test_ranks_find_the_covariance_of_one(tmp_path):
 
 
 def test_results_of_another_plan_do_not_stay(tmp_path):
-    """Also after a reduce that could not publish; a user's files stay."""
+    """Also if the summary is gone, or a reduce could not publish; a user's files stay."""
     left, own = stack((6, 3, 3)), {"results": str(tmp_path / "results")}
     np.save(tmp_path / "labels.npy", np.arange(6) % 2)
     made = listed(factories.plan(tmp_path, left, labels=str(tmp_path / "labels.npy"), **own))
     assert mpirun(1, made).returncode == 0
     root = tmp_path / "results"
     (root / "own.npy").touch()
+    (root / "summary.json").unlink()
     found = {"labels.npy", "own.npy"}  # the plan's copy of the labels, and a user's file
     made = listed(factories.plan(tmp_path, left, **own))
     reduced(made, "sum", "mean")

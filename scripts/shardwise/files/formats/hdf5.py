@@ -17,9 +17,11 @@ from shardwise.files.npy import Header, checked_descr
 from shardwise.units import MIB
 
 _SHUFFLE, _FLETCHER32 = 2, 3  # numbers of filters in the HDF5 format
+_BITSHUFFLE = 32008
 _CHECKSUM_BYTES = 4
 _COMPRESSED = {  # filters whose decoded bytes can be counted
-    1: "zlib", 307: "bz2", 32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "lz4", 32015: "zstd",
+    1: "zlib", 307: "bz2", 32000: "lzf", 32001: "blosc", 32004: "lz4", _BITSHUFFLE: "lz4",
+    32015: "zstd",
 }  # fmt: skip
 _AT_ONCE = 4  # chunks that are looked at together
 
@@ -83,18 +85,28 @@ def _dataset(path: str, inside: str, fault: type[ShardwiseError] = InputError) -
 def _filters(dataset: Any) -> list[int]:
     """The numbers of the filters that chunks went through, in order; loads plugins if needed."""
     plist = dataset.id.get_create_plist()
-    found = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
-    if not all(map(h5py.h5z.filter_avail, found)):
+    found = [plist.get_filter(i) for i in range(plist.get_nfilters())]
+    if not all(h5py.h5z.filter_avail(number) for number, *_ in found):
         with suppress(ImportError):
             import hdf5plugin  # noqa: F401 (it brings filters of detectors)
-    return found
+    # Bitshuffle without compression keeps the number of bytes, as shuffle does.
+    return [
+        _SHUFFLE if number == _BITSHUFFLE and not any(values[4:5]) else number
+        for number, _, values, _ in found
+    ]
 
 
 def _refuse_filters(dataset: Any, where: str) -> None:
-    """Refuse a filter that is not installed, or whose decoded size cannot be checked here."""
-    for number in _filters(dataset):
-        countable = number in (_SHUFFLE, _FLETCHER32, *_COMPRESSED)
-        if not countable or not h5py.h5z.filter_avail(number):
+    """Refuse a filter that is not installed, or whose decoded size cannot be checked here.
+
+    Shuffle and Fletcher32 may stand before the one that compresses, only Fletcher32 behind it. If
+    a chunk decodes to too few bytes, the library reads whatever lies behind them in memory.
+    """
+    filters = _filters(dataset)
+    first = next((i for i, n in enumerate(filters) if n in _COMPRESSED), len(filters))
+    odd = {*filters[:first]} - {_SHUFFLE, _FLETCHER32} or {*filters[first + 1 :]} - {_FLETCHER32}
+    for number in (*sorted(odd), *filters):
+        if odd or not h5py.h5z.filter_avail(number):
             raise InputError(
                 f"{where}: its chunks went through the HDF5 filter {number}, which is not installed"
                 " (pip install hdf5plugin on every node), or cannot be checked here; write the "

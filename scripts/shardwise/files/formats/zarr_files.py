@@ -44,18 +44,21 @@ def read_metadata(path: str, known: remote.Status | None = None) -> dict[str, An
 
 def status_of_objects(url: str) -> remote.Status:
     """The bytes of an array in a store, and a digest that changes when any of its objects does."""
-    if len(_LISTED) >= 64:  # arrays may have many objects
-        _LISTED.clear()
-    _LISTED[url] = remote.below(os.path.dirname(url))
-    files = [(key, own.size, own.etag) for key, own in _LISTED[url].items()]
+    files = [(key, own.size, own.etag) for key, own in _list(url).items()]
     return remote.Status(url, sum(size for _, size, _ in files), _digest(files))
 
 
 def listed(url: str) -> dict[str, remote.Status]:
     """The objects of an array in a store, by name, as they were when they were last listed."""
-    if url not in _LISTED:
-        status_of_objects(url)
-    return _LISTED[url]
+    found = _LISTED.get(url)
+    return _list(url) if found is None else found
+
+
+def _list(url: str) -> dict[str, remote.Status]:
+    if len(_LISTED) >= 64:  # arrays may have many objects
+        _LISTED.clear()
+    _LISTED[url] = found = remote.below(os.path.dirname(url))  # another thread may clear the table
+    return found
 
 
 def digest_of_chunks(path: str) -> str:
