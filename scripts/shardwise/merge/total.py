@@ -94,7 +94,11 @@ class Source:
         """The ``count`` numbers of a result from number ``first`` on."""
         dtype = np.dtype(self.summary.files[name].dtype)
         offset = DATA_OFFSET + first * dtype.itemsize
-        return np.fromfile(self.plan.results.statistic(name), dtype, count, offset=offset)
+        path = self.plan.results.statistic(name)
+        found = np.fromfile(path, dtype, count, offset=offset)
+        if len(found) != count:
+            raise IntegrityError(f"{path} has changed: it has become shorter; merge again")
+        return found
 
     def refuse_changed(self) -> None:
         """Refuse results that are not, or no longer, as their run had recorded them."""
@@ -173,6 +177,7 @@ def _write(
         for source in sources:
             source.refuse_changed()
         files.close()
+        files.refuse_incomplete()
         written = files.publish(files.digests)
     finally:
         files.discard()

@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 _FIRST_NODE = "SHARDWISE_FIRST_NODE"
 """For ranks, as JSON: the host name of the first node, and the variables that grant its GPUs."""
 
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_RANKS = ("PMI_RANK", "PMI_ID", "PMIX_RANK")
 _GRANTED = ("SLURM_NTASKS", "NSLOTS")
 
 
@@ -40,17 +41,29 @@ def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
 
     A world of one rank does not count: any process in an interactive shell of srun looks like it.
     """
-    return RANKS_STARTED in environ or _largest(environ, _SIZES, 0) > 1
+    size = _size(environ)
+    if size is None:
+        return any(name in environ for name in _RANKS)
+    return size > 1 or RANKS_STARTED in environ
 
 
-def expected_ranks(environ: Mapping[str, str] = os.environ, otherwise: int = 2) -> int:
-    """How many ranks the launcher has started, or the scheduler granted, or ``otherwise`` says."""
-    granted = _largest(environ, _GRANTED, otherwise)
-    return _largest(environ, [RANKS_STARTED], _largest(environ, _SIZES, granted))
+def expected_ranks(environ: Mapping[str, str] = os.environ, otherwise: int = 2) -> int | None:
+    """How many ranks the launcher has started, or the scheduler granted, or ``otherwise`` says.
+
+    None in a rank whose launcher does not tell: then only MPI knows.
+    """
+    size = _size(environ)
+    if size or is_rank(environ):
+        return size
+    return _largest(environ, _GRANTED) or otherwise
 
 
-def _largest(environ: Mapping[str, str], names: Sequence[str], otherwise: int) -> int:
-    return max((int(environ[name]) for name in names if environ.get(name)), default=otherwise)
+def _size(environ: Mapping[str, str]) -> int | None:
+    return _largest(environ, [RANKS_STARTED] if RANKS_STARTED in environ else _SIZES)
+
+
+def _largest(environ: Mapping[str, str], names: Sequence[str]) -> int | None:
+    return max((int(environ[name]) for name in names if environ.get(name)), default=None)
 
 
 def build_command(
@@ -175,7 +188,7 @@ def start_ranks(options: Namespace) -> Any:
         with suppress(OSError):  # another rank was first
             os.unlink(name)
     size = mpi.COMM_WORLD.size
-    if size != options.ranks:
+    if size != (options.ranks or size):
         raise InputError(
             f"asked for {options.ranks} ranks, but MPI has {size}: the launcher does not match the "
             "MPI that mpi4py loads; see the line 'mpi' of the profile"

@@ -16,7 +16,8 @@ import numpy as np
 
 from shardwise.plan.problem import Problem
 
-# Identifies the weights: receipts name it, and forms of different weights are never compared.
+# Identifies the weights. Receipts do not name it, and forms of different weights must never be
+# compared: whoever changes it raises ALGORITHM["multiply"].
 SEED = 0x5EED
 _GOLDEN = 0x9E3779B97F4A7C15
 _SIDES = {"l": 0, "r": 1 << 62}

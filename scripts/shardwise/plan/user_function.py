@@ -1,9 +1,9 @@
 """A product of the user's own: a function in a Python file, called with ``(xp, block)``."""
 
+import ast
 import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -201,16 +201,23 @@ def check_used(planned: Mapping[str, str]) -> None:
 
 
 def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
-    """A warning of files next to a function's file that it names, and the config does not."""
-    text = source.decode(errors="replace")
-    imports = " ".join(re.findall(r"^\s*(?:import|from)\s.*", text, re.MULTILINE))
-    words = {
-        *re.findall(r"[\w-]+\.[\w.-]+", text),
-        *(f"{w}.py" for w in re.findall(r"\w+", imports)),
-    }
+    """A warning of files that a function's file names, and the config does not; or nothing."""
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError, RecursionError):  # the function's trial reports this
+        return ""
+    folder, places = os.path.dirname(file), list[str]()
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            places += [node.value, os.path.join(folder, node.value)]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            outer = [module] if (module := getattr(node, "module", None)) else []
+            modules = [*outer, *(".".join([*outer, alias.name]) for alias in node.names)]
+            stems = [os.path.join(folder, *module.split(".")) for module in modules]
+            places += [stem + end for stem in stems for end in (".py", "/__init__.py")]
     known = {os.path.realpath(path) for path in (file, *listed)}
-    beside = sorted(path for path in Path(file).parent.iterdir() if path.name in words)
-    if not (named := [str(path) for path in beside if os.path.realpath(path) not in known]):
+    found = (path for path in dict.fromkeys(places) if os.path.isfile(path))
+    if not (named := [path for path in found if os.path.realpath(path) not in known]):
         return ""
     return (
         f"product: {file} names {some(named, 5)}: if these files change, no shard is "

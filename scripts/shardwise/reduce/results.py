@@ -93,6 +93,11 @@ class ResultFiles:
         """Checksums of this rank's parts of the files, to be XORed: uint8 ``(statistics, 16)``."""
         return np.array([self._writers[name].hashed.digest for name in self._paths])
 
+    def refuse_incomplete(self) -> None:
+        """Refuse files of which this rank, the only one, has not written each piece once."""
+        for writer in self._writers.values():
+            writer.hashed.hexdigest()
+
     def publish(self, digests: np.ndarray) -> dict[str, ArrayFile]:
         """Give the files their names; returns their entries in ``summary.json``, with all digests.
 

@@ -51,6 +51,7 @@ WHO = {
     "Open MPI": ({"OMPI_COMM_WORLD_SIZE": "3", "PMIX_RANK": "0"}, True, 3),
     "Open MPI in a shell under srun": ({"OMPI_COMM_WORLD_SIZE": "3", "PMI_SIZE": "1"}, True, 3),
     "a step of Slurm": ({"SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "8"}, True, 3),
+    "PMIx alone, which tells no size": ({"PMIX_RANK": "0"}, True, None),
     "started here": ({"SHARDWISE_RANKS": "3", "PMI_SIZE": "1"}, True, 3),
     "a laptop": ({}, False, 2),
     "a batch script of Slurm": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, False, 8),

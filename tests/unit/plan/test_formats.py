@@ -81,7 +81,7 @@ CHUNKED = {
         f"hdf5, {own}": lambda f, a, own=own: hdf5(f / "a.h5", a, chunks=(4, 8, 5), **own)
         for own in (
             hdf5plugin.Bitshuffle(), hdf5plugin.Bitshuffle(cname="zstd"),
-            hdf5plugin.Blosc(), hdf5plugin.BZip2(), hdf5plugin.LZ4(), hdf5plugin.Zstd(),
+            hdf5plugin.Bitshuffle(cname="none"), hdf5plugin.Blosc(), hdf5plugin.BZip2(), hdf5plugin.LZ4(), hdf5plugin.Zstd(),
         )
     },
     "zarr 2": zarr_array(2),
@@ -329,6 +329,16 @@ def _virtual(file):
     file.create_virtual_dataset("x", layout)
 
 
+def _compressed_twice(file):
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk(SHAPE)
+    plist.set_filter(32004)
+    plist.set_deflate(4)
+    space = h5py.h5s.create_simple(SHAPE)
+    h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_DOUBLE, space, plist)
+    file["x"][:] = noise(SHAPE)
+
+
 def _stored(chunk, **options):
     """A maker of an HDF5 file in which one chunk has these stored bytes."""
 
@@ -375,6 +385,7 @@ REFUSALS = {title: (make, told) for title, make, told in (
     ("a filter whose bytes nobody can count",
      dataset(data=np.eye(4)[None], chunks=True, compression="szip"),
      "the HDF5 filter 4, which"),
+    ("compressed twice", _h5(_compressed_twice), "the HDF5 filter 1, which"),
     ("no array", lambda p: spoiled(bool)(p) + ":x", "stack.zarr/x: is not a Zarr array"),
     ("a codec that unpickles", spoiled(edited(filters=[{"id": "pickle"}]), 2), "codec pickle coul"),
     ("chunks of no length", spoiled(edited(chunks=[4, 8, 0]), 2), "damaged Zarr metadata: chunks"),

@@ -84,6 +84,9 @@ def test_a_plan_keeps_the_weights_it_was_made_with(tmp_path):
     flip(made.results.weights)
     with pytest.raises(IntegrityError, match=r"weights.npy: it does not match its plan.json"):
         planner.read_planned(made.results.plan)
+    made.results.weights.write_bytes(b"")
+    with pytest.raises(IntegrityError, match=r"weights.npy: .*; remove .*plan.tsv too"):
+        planner.read_planned(made.results.plan)
 
 
 def labelled(folder, left, labels, **over):

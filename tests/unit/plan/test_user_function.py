@@ -131,16 +131,21 @@ def test_a_function_that_fails_is_refused_before_any_job(write, line, error, tol
     assert told.format(spec) in refusal(planner.make, over, kind=error)
 
 
-def test_a_trial_leaves_no_processes(tmp_path, write):
-    """Those that the function has started end with it."""
+@pytest.mark.parametrize("end", ["return block", "os._exit(3)", "os.kill(os.getpid(), 11)"])
+def test_a_trial_leaves_no_processes(tmp_path, write, end):
+    """Those that the function has started end with it, also if it ends its process."""
     spec = write(
-        "import subprocess\ndef own(xp, block):\n"
+        "import os, subprocess\ndef own(xp, block):\n"
         "    started = subprocess.Popen(['sleep', '1000'])\n"
         f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(started.pid))\n"
-        "    return block\n"
+        f"    {end}\n"
     )
-    assert user_function.probe(spec, np.ones((1, 2, 2))) == ((2, 2), "float64")
-    assert not processes.living([int((tmp_path / "pid").read_text())])
+    if end == "return block":
+        assert user_function.probe(spec, np.ones((1, 2, 2))) == ((2, 2), "float64")
+    else:
+        refusal(user_function.probe, spec, np.ones((1, 2, 2)))
+    child = int((tmp_path / "pid").read_text())
+    processes.until(lambda: not processes.living([child]), 20)
 
 
 @pytest.mark.parametrize(("dtype", "keep", "materialize"), [
@@ -191,17 +196,22 @@ def test_a_listed_file_is_part_of_the_key(tmp_path):
 
 @pytest.mark.parametrize(("source", "named"), [
     ("import helpers", ["helpers.py"]), ("from helpers import f", ["helpers.py"]),
-    ("from . import helpers", ["helpers.py"]), ("np.load('./mean.npy')", ["mean.npy"]),
+    ("from . import helpers", ["helpers.py"]), ("import package.part", ["package/part.py"]),
+    ("from package import part", ["package/__init__.py", "package/part.py"]),
+    ("np.load('mean.npy')", ["mean.npy"]), ("open('data/t.txt')", ["data/t.txt"]),
     ("Path(__file__).with_name('mean.npy')", ["mean.npy"]),
     ("import helpers\nload('mean.npy')", ["helpers.py", "mean.npy"]),
-    ("import numpy\nload('other.npy')\nhelpers = 'data'", []), ("'Of f.py.'", []),
+    ("import numpy\nload('other.npy')\nprint('', '.', 'data', 'a\\0', 'x' * 9)", []),
+    ("def broken(", []), ("'''Of f.py.'''\nf = 'f.py'", []),
 ])  # fmt: skip
 @pytest.mark.parametrize("here", [True, False])
 def test_files_that_are_not_listed_are_named(tmp_path, monkeypatch, source, named, here):
-    """Files next to that of the function, with the line to add."""
+    """Files next to the function or in the working directory, with the line to add."""
     folder = "" if here else f"{tmp_path}/"
-    for name in ("helpers.py", "mean.npy", "f.py"):
-        (tmp_path / name).touch()
+    for name in ("helpers.py", "mean.npy", "data/t.txt", "package/__init__.py", "package/part.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "f.py").touch()
     monkeypatch.chdir(tmp_path if here else "/")
     listed = [f"{folder}{name}" for name in named]
     told = user_function.unlisted(f"{folder}f.py", source.encode(), [])
