@@ -81,7 +81,8 @@ CHUNKED = {
         f"hdf5, {own}": lambda f, a, own=own: hdf5(f / "a.h5", a, chunks=(4, 8, 5), **own)
         for own in (
             hdf5plugin.Bitshuffle(), hdf5plugin.Bitshuffle(cname="zstd"),
-            hdf5plugin.Bitshuffle(cname="none"), hdf5plugin.Blosc(), hdf5plugin.BZip2(), hdf5plugin.LZ4(), hdf5plugin.Zstd(),
+            hdf5plugin.Bitshuffle(cname="none"), hdf5plugin.Blosc(), hdf5plugin.BZip2(),
+            hdf5plugin.LZ4(), hdf5plugin.Zstd(),
         )
     },
     "zarr 2": zarr_array(2),
@@ -386,7 +387,9 @@ REFUSALS = {title: (make, told) for title, make, told in (
      dataset(data=np.eye(4)[None], chunks=True, compression="szip"),
      "the HDF5 filter 4, which"),
     ("compressed twice", _h5(_compressed_twice), "the HDF5 filter 1, which"),
-    ("no array", lambda p: spoiled(bool)(p) + ":x", "stack.zarr/x: is not a Zarr array"),
+    ("no array", lambda p: spoiled(bool)(p) + ":x", "holds no array 'x'; name one"),
+    ("a group of Zarr", lambda p: names.file_of(grouped(p, noise(SHAPE))),
+     "name one of .*g.zarr:run/frames"),
     ("a codec that unpickles", spoiled(edited(filters=[{"id": "pickle"}]), 2), "codec pickle coul"),
     ("chunks of no length", spoiled(edited(chunks=[4, 8, 0]), 2), "damaged Zarr metadata: chunks"),
     ("no such tensor", lambda p: tensors(p, noise(SHAPE)) + "2", "name one of .*tensors:frames"),

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from shardwise.errors import InputError
+from shardwise.errors import InputError, IntegrityError
 from shardwise.files import pieces
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan import memory
 from shardwise.records import ledger, receipts
 from shardwise.records.receipts import SumReceipt
 from shardwise.records.store import Store
+from shardwise.reduce.results import ResultFiles
 
 from tests import factories
 from tests.factories import leftovers, listed, mpirun, noise, reduced, stack
@@ -183,3 +184,15 @@ def test_results_of_another_plan_do_not_stay(tmp_path):
     made.results.statistic("sum").rmdir()
     reduced(made)
     assert {path.name for path in root.glob("*.npy")} == found | {"sum.npy"}
+
+
+def test_a_result_that_lacks_a_stripe_is_refused(tmp_path):
+    """All of the sum has been written, but only half of the mean."""
+    made = factories.plan(tmp_path, stack((5, 2, 2)), shards=2)
+    files = ResultFiles(made.results, made.problem, 4, ["sum", "mean"])
+    files.open(files.create())
+    files.write({"sum": np.ones(4), "mean": np.ones(2)}, 0)
+    files.close()
+    with pytest.raises(IntegrityError, match="a piece of the elements is missing"):
+        files.refuse_incomplete()
+    files.discard()

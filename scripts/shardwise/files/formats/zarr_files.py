@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError
@@ -20,6 +21,11 @@ def metadata_of(store: str, inside: str) -> str:
     for path in (f"{folder}/{name}" for name in names.ZARR_METADATA):
         if read_metadata(path).get("node_type") == "array":
             return path
+    found = (path for name in names.ZARR_METADATA for path in sorted(Path(store).rglob(name)))
+    arrays = [path for path in found if read_metadata(str(path)).get("node_type") == "array"]
+    if arrays:
+        listed = [path.parent.relative_to(store).as_posix() for path in arrays]
+        raise names.choose_one(store, inside, listed)
     raise InputError(
         f"{folder}: is not a Zarr array; name one, such as run.zarr:group/array, or a .npy file"
     )
