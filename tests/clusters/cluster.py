@@ -30,7 +30,7 @@ PORTS = range(20000, 30000)
 LIMIT_S = 180
 TAIL_LINES = 20
 
-ARRAY = re.compile("sw-[0-9a-f]{12}-[0-9a-f]{8}")
+ARRAY = re.compile("sw-[0-9a-f]{12}-[0-9a-f]{8}-[0-9]+")
 """The name of an array of ours."""
 
 
