@@ -23,7 +23,7 @@ def show(plan: Plan, settings: Settings, options: Namespace) -> None:
     """Print the quote of a run; a trial computes some of its shards first."""
     free, time_line = planner.check_folder(plan), "time not known; --trial predicts it"
     if options.trial:
-        ends, work = try_shards(plan, settings, options.profile)
+        ends, work = try_shards(plan, settings, options.profile or "local")
         devices = options.devices or 1
         likely = predict(ends, work, plan, devices)
         spread = f"{seconds(likely / _MARGIN)} to {seconds(likely * _MARGIN)}"
@@ -55,7 +55,7 @@ def predict(ends: float, work: float, plan: Plan, devices: int) -> float:
     return ends + busiest * sum(amounts(plan, missing)) * work
 
 
-def try_shards(plan: Plan, settings: Settings, profile: str | None) -> tuple[float, float]:
+def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, float]:
     """Run two of the missing shards, whose products stay; return what `predict` takes.
 
     Raises the ShardwiseError for the exit code of the run, if it failed.
