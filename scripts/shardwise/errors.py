@@ -15,6 +15,7 @@ from typing import Any
 log = logging.getLogger("shardwise")
 
 FAULT = 1  # the exit code of an error that no stage raises on purpose: a fault of shardwise
+FINDERS = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
 # Error numbers: the disk or the user's quota is full, or the file is larger than is allowed.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -180,7 +181,9 @@ def verdict(error: BaseException) -> tuple[int, str]:
         return 75, f"{error}; {room}nothing was committed, try again"
     if isinstance(error, ImportError) and not (error.name or "").startswith("shardwise"):
         words = " ".join(str(error).split())
-        return 2, f"a package does not load: {words}; shardwise doctor says what to do"
+        named = [f"{name}={os.environ[name]}" for name in FINDERS if os.environ.get(name)]
+        unset = f"unset what may lead to another: {', '.join(named)}; " if named else ""
+        return 2, f"a package does not load: {words}; {unset}shardwise doctor says what to do"
     return FAULT, "this is a fault of shardwise, not yours; please report it"
 
 

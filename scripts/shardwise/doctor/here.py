@@ -13,20 +13,20 @@ from typing import Any
 from shardwise import host
 from shardwise.devices.choose import SCHEDULER_CLIENTS
 from shardwise.doctor.finding import Call, Finding, Findings, judge
+from shardwise.errors import FINDERS
 from shardwise.mpi import launch
 from shardwise.units import human_bytes
 
 # Packages with compiled code: a copy for another Python does not load.
 _PACKAGES = "numpy, numba, pandas, mpi4py, xxhash, msgspec, yaml, matplotlib"
 # Environment variables that may lead to other packages or libraries than those installed.
-_FINDERS = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
 _OF_THIS_MACHINE = {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay"}
 
 
 def packages(ask: Call, environ: Any = os.environ) -> Findings:
     """The version of Python, and whether all that the jobs import loads."""
     yield Finding("ok", "python", f"{platform.python_version()}, {sys.executable}")
-    strays = ", ".join(name for name in _FINDERS if environ.get(name))
+    strays = ", ".join(name for name in FINDERS if environ.get(name))
     reply = ask([sys.executable, "-P", "-c", f"import {_PACKAGES}"])
     found = "all that jobs import" if reply.code == 0 else f"a package does not load: {reply.last}"
     found += f"; packages in {strays} come first" * bool(strays)

@@ -19,6 +19,12 @@ from shardwise.files.checksum import PieceChecksum, raw_bytes
 
 MOST_HEADER_BYTES = 12 + 10_000  # NumPy's own limit, and what comes before
 _MOST_DIMENSIONS = 64
+_NO_NPY = "is not a .npy file (write it with numpy.save)"
+_OTHERS = {
+    b"\x89HDF": "is an HDF5 file; let its name end in .h5 and add the dataset: run.h5:/x",
+    b"PK\x03\x04": "is a zip archive, such as a .npz file or a zipped store of Zarr; unpack it "
+    "and name its contents",
+}
 _PARSERS = {  # by version; 3.0 is for records alone
     (1, 0): numpy_format.read_array_header_1_0,
     (2, 0): numpy_format.read_array_header_2_0,
@@ -74,7 +80,8 @@ def read_header(path: Path) -> Header:
 def parse_header(raw: bytes | bytearray, size: int, path: Path | str) -> Header:
     """The header in the first bytes of a ``.npy`` file of ``size`` bytes; InputError if wrong."""
     if not raw.startswith(numpy_format.MAGIC_PREFIX):
-        raise InputError(f"{path} is not a .npy file (write it with numpy.save)")
+        kind = next((words for magic, words in _OTHERS.items() if raw.startswith(magic)), _NO_NPY)
+        raise InputError(f"{path} {kind}")
     begin = 10 if raw[6:7] == b"\1" else 12
     offset = begin + int.from_bytes(raw[8:begin], "little")
     found = _parse(bytes(raw[:offset]))
