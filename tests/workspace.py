@@ -1,7 +1,5 @@
 """A copy of the project to run snakemake in, as a user would in a clone."""
 
-import contextlib
-import hashlib
 import json
 import os
 import re
@@ -154,26 +152,15 @@ def _not_copied(folder: str, names: list[str]) -> list[str]:
 def hand_on_compiled(source: Path, target: Path) -> None:
     """Give one copy of the package the loops that numba has compiled for another.
 
-    Compiling takes longer than the rest of a small run. The outer folder is named by the sources,
-    so a copy with other sources gets no loops; numba names the inner one by the package's path.
+    Compiling takes longer than the rest of a small run. Their names have a hash of the sources, so
+    a copy with other sources gets no use of them.
     """
-    for index in source.glob(f"__pycache__/*/{_of(source)}/*.nbi"):
-        folder = target / "__pycache__" / index.parents[1].name / _of(target)
-        whole = list(index.parent.glob("*.nbc"))  # numba writes it after its index
-        if whole and not folder.exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            new = Path(tempfile.mkdtemp(dir=folder.parent))
-            for path in (index, *whole):
-                shutil.copy2(path, new)
-            with contextlib.suppress(OSError):  # another worker was first
-                new.rename(folder)
-            shutil.rmtree(new, ignore_errors=True)
-
-
-def _of(package: Path) -> str:
-    """The name that numba gives to the cache folder of a package."""
-    path = os.path.abspath(package)
-    return f"{package.name}_{hashlib.sha1(path.encode()).hexdigest()}"
+    for path in source.glob("__pycache__/loops.*.nb[ic]"):
+        copy = target / "__pycache__" / path.name
+        if not copy.exists():
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copy2(path, new := f"{copy}.{os.getpid()}")
+            os.rename(new, copy)
 
 
 @dataclass(frozen=True)

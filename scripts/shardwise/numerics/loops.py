@@ -7,11 +7,10 @@ L1 cache until the other half of its node is there.
 """
 
 import hashlib
-import os
 import pickle
-from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import llvmlite.binding
@@ -45,12 +44,6 @@ def _wide(typing: Any, number: Any) -> Any:
         return builder.fpext(value, ir.DoubleType())
 
     return types.float64(number), generate
-
-
-def _can_widen_halves() -> bool:
-    """Whether this processor has an instruction that widens a float16."""
-    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return "+f16c" in features or triple.startswith("aarch64")
 
 
 def fold(rows: np.ndarray, out: np.ndarray) -> None:
@@ -167,51 +160,36 @@ def _columns(
 
 def _words(array: np.ndarray) -> np.ndarray:
     """The same numbers as the loops take them: read-only, and float16 as the uint16 of its bits."""
-    half = array.dtype == np.float16
-    if half and not _can_widen_halves():
-        array, half = array.astype(np.float32), False
-    words = array.view(np.uint16 if half else array.dtype)
+    if array.dtype == np.float16:
+        triple, _, features = cpu_target.target_context.codegen().magic_tuple()
+        # Without an instruction that widens them, a compiled loop would end the process.
+        widens = "+f16c" in features or triple.startswith("aarch64")
+        array = array.view(np.uint16) if widens else array.astype(np.float32)
+    words = array.view()
     words.flags.writeable = False
     return words
 
 
 def _compiled(function: Any, name: str, axes: int, *others: Any, **options: Any) -> Any:
-    """A loop for words of this type: compiled, or loaded as an earlier process cached it."""
-    words = types.Array(getattr(types, name), axes, "C", readonly=True)
-    signature = words, *others
-    compiled: Any = numba.njit(nogil=True, **options)(function)
-    before = numba.config.CACHE_DIR
-    try:
-        numba.config.CACHE_DIR = str(folder(f"{function.__name__.strip('_')}-{name}"))
-        compiled.enable_caching()
-        compiled.compile(signature)
-    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
-        # No folder is writable, the disk is full, or a crash cut a file short: no end of a run.
-        compiled = numba.njit(nogil=True, **options)(function)
-        compiled.compile(signature)
-    finally:
-        numba.config.CACHE_DIR = before
-    return compiled
-
-
-def folder(name: str) -> Path:
-    """The cache folder of one source, processor and type; OSError if none is writable.
+    """A loop for words of this type: compiled, or loaded as an earlier process cached it.
 
     numba keeps all variants of a function under one index. It replaces the index without a lock,
-    and before the code, so with several processes the index may name another variant's code, or
-    that of an older source. With one variant per folder, all processes write the same.
+    and before the code, so with several processes the index may name the code of another type,
+    processor or source. So each of these has a function of its own name, and an index of its own.
     """
+    words = types.Array(getattr(types, name), axes, "C", readonly=True)
     cpu = llvmlite.binding.get_host_cpu_name() + llvmlite.binding.get_host_cpu_features().flatten()
     variant = Path(__file__).read_bytes() + f"{cpu} {numba.__version__}".encode()
-    leaf = f"{name}-{hashlib.sha256(variant).hexdigest()[:16]}"
-    bases = numba.config.CACHE_DIR, Path(__file__).with_name("__pycache__"), "~/.cache/shardwise"
-    for base in filter(None, bases):
-        with suppress(OSError, RuntimeError):  # the latter if no home folder is known
-            cache = Path(base).expanduser() / leaf
-            cache.mkdir(parents=True, exist_ok=True)
-            if os.access(cache, os.W_OK):
-                return cache
-    raise OSError("no folder is writable")
+    own = FunctionType(function.__code__, globals())
+    own.__qualname__ = f"{function.__name__}_{name}_{hashlib.sha256(variant).hexdigest()[:16]}"
+    try:
+        compiled: Any = numba.njit(nogil=True, cache=True, **options)(own)
+        compiled.compile((words, *others))
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+        # No folder is writable, the disk is full, or a crash cut a file short: no end of a run.
+        compiled = numba.njit(nogil=True, **options)(own)
+        compiled.compile((words, *others))
+    return compiled
 
 
 def _fold(words: np.ndarray, rows: int, out: np.ndarray) -> None:
