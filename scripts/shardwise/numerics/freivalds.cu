@@ -1,7 +1,6 @@
-// Freivalds' check of a stack of products; freivalds.py launches these kernels.
-//
-// Compiled once for each element type: one of FLOAT16, FLOAT32, FLOAT64, COMPLEX64 and COMPLEX128 is
-// defined. Each element is read once, widened to double, and multiplied by all vectors.
+// Freivalds' check of a stack of products; freivalds.py launches these kernels. Compiled after wide.cu,
+// for one element type: FLOAT16, FLOAT32, FLOAT64, COMPLEX64 or COMPLEX128 is defined. Each element is
+// read once, widened to double, and multiplied by all vectors.
 //
 // A stack is n matrices of (rows, cols) elements, without gaps. Vectors are planes of float64,
 // (n or 1, PLANES, length): first the real parts of VECTORS vectors, then, for complex numbers, their
@@ -38,23 +37,6 @@ typedef double2 Pair;
 #endif
 #define PLANES (VECTORS * PARTS + 1)
 
-#if defined(FLOAT16)
-__device__ double wide(Real bits) {  // without cuda_fp16.h, which not every machine has
-    float number;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
-    return number;
-}
-#elif defined(FLOAT32) || defined(COMPLEX64)
-// In PTX, because cupy compiles with -ftz=true: a cast would turn subnormal numbers into zero.
-__device__ double wide(Real number) {
-    double wide;
-    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(number));
-    return wide;
-}
-#else
-__device__ double wide(Real number) { return number; }
-#endif
-
 __device__ u64 bits_of(double modulus) {
     // The bits of moduli, read as integers, have the order of the numbers; NaN is above infinity.
     return (u64)__double_as_longlong(modulus) & 0x7fffffffffffffffull;
@@ -84,14 +66,10 @@ struct Team {
 __device__ Team my_team(i64 n, i64 rows, int size) {
     i64 groups = (rows + ROWS - 1) / ROWS;
     i64 i = (i64)blockIdx.x * (BLOCK / size) + (int)threadIdx.x / size;
-    Team team;
-    team.idle = i >= n * groups;
-    if (team.idle) i = 0;
-    team.matrix = i / groups;
-    team.row = (i - team.matrix * groups) * ROWS;
-    team.rank = (int)threadIdx.x % size;
-    team.size = size;
-    return team;
+    bool idle = i >= n * groups;
+    if (idle) i = 0;
+    i64 matrix = i / groups;
+    return Team{matrix, (i - matrix * groups) * ROWS, (int)threadIdx.x % size, size, idle};
 }
 
 // Multiplies a thread's part of ROWS rows by the vectors; only if MODULI, also the moduli. In place of
@@ -145,12 +123,10 @@ __device__ void multiply_rows(const Team& team, const Real* x, i64 rows, i64 col
     }
 }
 
+typedef double Shared[BLOCK / 4][ROWS * PLANES];  // the smallest team has 4 threads
+
 // Adds up the sums of a team's threads, except for the last SKIP planes of each row. Afterwards shared
 // memory holds one record for each warp of the team; a team that is smaller than a warp has one.
-struct Shared {
-    double part[BLOCK / 4][ROWS * PLANES];  // the smallest team has 4 threads
-};
-
 template <int SKIP>
 __device__ void gather(int size, double (&sum)[ROWS][PLANES], Shared& shared) {
     int unit = size < 32 ? size : 32;
@@ -165,14 +141,14 @@ __device__ void gather(int size, double (&sum)[ROWS][PLANES], Shared& shared) {
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
             for (int p = 0; p < PLANES - SKIP; ++p)
-                shared.part[threadIdx.x / unit][r * PLANES + p] = sum[r][p];
+                shared[threadIdx.x / unit][r * PLANES + p] = sum[r][p];
     __syncthreads();
 }
 
 // Sum number i of this thread's team, added up over its records.
 __device__ double total(int size, const Shared& shared, int i) {
     int parts = size < 32 ? 1 : size / 32;
-    const double(*part)[ROWS * PLANES] = shared.part + threadIdx.x / size * parts;
+    const double(*part)[ROWS * PLANES] = shared + threadIdx.x / size * parts;
     double sum = 0;
     for (int k = 0; k < parts; ++k) sum += part[k][i];
     return sum;

@@ -6,7 +6,6 @@ pass computes. Sums are taken in float64. In half and single precision the row o
 the largest ratio is computed again, element by element; see docs/internals/proofs.md.
 """
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -197,8 +196,7 @@ class _Device(Checker):
 
     def __init__(self, xp: Any, problem: Problem, compute: str, seed: int, group: int) -> None:
         super().__init__(xp, problem, compute, seed, group)
-        source = Path(__file__).with_name("freivalds.cu").read_text()
-        kernels = xp.RawModule(code=source, options=("-std=c++17", f"-D{problem.dtype.upper()}"))
+        kernels = tree.compiled(xp, "freivalds.cu", f"-D{problem.dtype.upper()}")
         names = "rows_times", "columns_times", "take_row", "compare", "compare_row"
         self._kernels = {name: kernels.get_function(name) for name in names}
         # How many threads run at once, given the registers that these kernels use.

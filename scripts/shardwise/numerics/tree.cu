@@ -1,28 +1,9 @@
-// Adds 2^K consecutive rows into one, as the tree of tree.py does: left half plus right half. One thread
-// per element of the result loads its 2^K numbers all at once. If Weighted, each row is multiplied by its
-// weight. That product is rounded before it is added, never fused, so that a CPU gets the same bits.
+// Adds 2^K consecutive rows into one, as the tree of tree.py does: left half plus right half. Compiled after
+// wide.cu. One thread per element of the result loads its 2^K numbers all at once. If Weighted, each row is
+// multiplied by its weight; that product is rounded before it is added, so that a CPU gets the same bits.
 //
 // rows  (rows of out << K, width)      out  (…, width), `total` numbers in all
 // weights  (rows of out << K,); ignored unless Weighted
-
-struct Half {
-    unsigned short bits;
-};
-
-// In PTX, because cupy compiles with -ftz=true: a cast would turn subnormal float32 into zero.
-__device__ double widened(Half number) {
-    float single;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(single) : "h"(number.bits));
-    double wide;
-    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(single));
-    return wide;
-}
-__device__ double widened(float number) {
-    double wide;
-    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(number));
-    return wide;
-}
-__device__ double widened(double number) { return number; }
 
 template <int K, bool Weighted, typename Number>
 __device__ double sum(const Number* row, const double* weight, long long width) {
@@ -30,9 +11,9 @@ __device__ double sum(const Number* row, const double* weight, long long width) 
         return sum<K - 1, Weighted>(row, weight, width) +
                sum<K - 1, Weighted>(row + (width << (K - 1)), weight + (1 << (K - 1)), width);
     else if constexpr (Weighted)
-        return __dmul_rn(*weight, widened(*row));
+        return __dmul_rn(*weight, wide(*row));
     else
-        return widened(*row);
+        return wide(*row);
 }
 
 template <typename Number, int K, bool Weighted>
@@ -53,7 +34,7 @@ __global__ void columns(const Number* block, long long rows, long long width, do
     if (column < width) {
         block += matrix * rows * width + column;
 #pragma unroll 8
-        for (long long row = threadIdx.y; row < rows; row += 8) found += widened(block[row * width]);
+        for (long long row = threadIdx.y; row < rows; row += 8) found += wide(block[row * width]);
     }
     part[threadIdx.y][threadIdx.x] = found;
     __syncthreads();

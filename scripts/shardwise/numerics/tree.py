@@ -21,7 +21,8 @@ from shardwise.plan.problem import sum_dtype
 
 # From this size on, a loop of numba beats NumPy on a CPU; loading it takes most of a second.
 COMPILED_BYTES = 1 << 20
-_NUMBERS = {"float16": "Half", "float32": "float", "float64": "double"}  # as tree.cu names them
+# As wide.cu takes them.
+_NUMBERS = {"float16": "unsigned short", "float32": "float", "float64": "double"}
 _THREADS = 256  # of a block
 _LEVELS = 5  # of the tree in one kernel: it adds 32 products in registers, each read once
 
@@ -211,10 +212,16 @@ def sums_of_columns(xp: Any, block: Any) -> Any:
 @cache
 def _kernels(xp: Any, weighted: bool) -> Any:
     """The compiled kernels: a module for weighted sums, and one for all others."""
-    source = Path(__file__).with_name("tree.cu").read_text("utf-8")
     names = [_name(dtype, k, weighted) for dtype in _NUMBERS for k in range(_LEVELS + 1)]
     names += [] if weighted else [f"columns<{number}>" for number in _NUMBERS.values()]
-    return xp.RawModule(code=source, options=("-std=c++17",), name_expressions=names)
+    return compiled(xp, "tree.cu", name_expressions=names)
+
+
+def compiled(xp: Any, file: str, *options: str, **more: Any) -> Any:
+    """The kernels of a file of this folder, which may use those of wide.cu."""
+    folder, options = Path(__file__).parent, ("-std=c++17", *options)
+    source = "".join((folder / name).read_text("utf-8") for name in ("wide.cu", file))
+    return xp.RawModule(code=source, options=options, **more)
 
 
 def _name(dtype: str, level: int, weighted: bool) -> str:
