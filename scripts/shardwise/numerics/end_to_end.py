@@ -107,13 +107,6 @@ def add_up(xp: Any, forms: Any, weights: Any = None) -> Any:
     return forms.sum(axis=1)
 
 
-def parts_of(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Contribution, reference and mass of a row of forms; integers have no mass."""
-    parts = len(row) // 2
-    mass = float(row[-1]) if len(row) % 2 else 0.0
-    return row[:parts], row[parts : 2 * parts], mass
-
-
 def summed(rows: Sequence[np.ndarray]) -> np.ndarray:
     """The sum of rows: integers modulo 2⁶⁴, others rounded once; all NaN if any is not finite."""
     table = np.array(rows)

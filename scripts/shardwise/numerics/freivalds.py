@@ -6,7 +6,7 @@ pass computes. Sums are taken in float64. In half and single precision the row o
 the largest ratio is computed again, element by element; see docs/internals/proofs.md.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +15,8 @@ from shardwise.numerics.end_to_end import weights
 from shardwise.numerics.tolerances import CLOSER_LOOK, VECTORS, product_tolerance, vectors
 from shardwise.plan.problem import Problem
 
-
-class Step(NamedTuple):
-    """A stack to multiply vectors by, and whether it is transposed (``turned``) or conjugated."""
-
-    stack: Any
-    turned: bool
-    conjugated: bool
+Step = tuple[Any, bool, bool]
+"""A stack to multiply vectors by, and whether it is transposed (``turned``) or conjugated."""
 
 
 def checker(xp: Any, problem: Problem, compute: str, seed: int, group: int) -> "Checker":
@@ -49,7 +44,9 @@ class Checker:
         (_, k), (m, p), dtype = problem.factor_shapes[0], problem.product_shape, problem.dtype
         self._xp, self._problem, self._group = xp, problem, group
         self._whole, self._parts = "int" in dtype, 2 if "complex" in dtype else 1
-        self._vectors, self._weights = vectors(seed, p, self._whole), weights("l", m, self._whole)
+        to = xp.asarray if self._whole else np.asarray
+        self._vectors = to(vectors(seed, p, self._whole))
+        self._weights = to(weights("l", m, self._whole))
         if not self._whole:
             self.bound = product_tolerance(k, p, dtype, compute)
         if dtype in CLOSER_LOOK:
@@ -66,14 +63,16 @@ class Checker:
         one = right is not None and right.ndim == 2
         stacks = {"A": left, "B": right[np.newaxis] if one else right}
         # The right factor meets the vectors first.
-        steps = [Step(stacks[name], *how) for name, *how in self._problem.operands[::-1]]
+        steps = [
+            (stacks[name], turned, conj) for name, turned, conj in self._problem.operands[::-1]
+        ]
         n = len(product)
         ratio = self._xp.zeros(n)
         rows, dtype = (2, "int64") if self._whole else (2 * self._parts + 1, "float64")
         self.forms = self._xp.empty((rows, n), dtype)
         for low in range(0, n, self._group):
             of = slice(low, low + self._group)
-            part = [Step(s if len(s) == 1 else s[of], *how) for s, *how in steps]
+            part = [(s if len(s) == 1 else s[of], turned, conj) for s, turned, conj in steps]
             self._check(part, product[of], ratio[of], self.forms[:, of])
         return ratio
 
@@ -84,10 +83,6 @@ class Checker:
 
 class _Whole(Checker):
     """Integers: exact modulo 2⁶⁴, without any tolerance."""
-
-    def __init__(self, xp: Any, problem: Problem, compute: str, seed: int, group: int) -> None:
-        super().__init__(xp, problem, compute, seed, group)
-        self._vectors, self._weights = xp.asarray(self._vectors), xp.asarray(self._weights)
 
     def _check(self, steps: list[Step], product: Any, ratio: Any, forms: Any) -> None:
         expected, actual = self._vectors, product @ self._vectors
@@ -121,7 +116,7 @@ class _Host(Checker):
                     np.concatenate([of, ones_times.sum(axis=-1, keepdims=True)], axis=-1)
                     for of, ones_times in zip((expected, size), inner, strict=True)
                 )
-            actual, _ = self._times(Step(product, False, False), self._signs, self._ones)
+            actual, _ = self._times((product, False, False), self._signs, self._ones)
             relative, absolute = self.bound
             bound = relative * size + absolute
             bound[~np.isfinite(bound)] = np.nan  # an infinite bound would prove nothing
@@ -144,8 +139,8 @@ class _Host(Checker):
         else:
             a = (second[i, :, row] if across else second[i, row]).astype(self._wide)
         a = a.conj() if conjugate else a
-        step = Step(first if len(first) == 1 else first[i : i + 1], not turned, conjugated)
-        expected, size = self._times(step, np.tile(a, (1, 4, 1)), _moduli(a)[np.newaxis])
+        own = first if len(first) == 1 else first[i : i + 1], not turned, conjugated
+        expected, size = self._times(own, np.tile(a, (1, 4, 1)), _moduli(a)[np.newaxis])
         gap = _moduli(product[i, row].astype(self._wide) - expected[0, 0])
         relative, absolute = self._close
         return float((gap / (relative * size[0] + absolute)).max())
@@ -154,7 +149,7 @@ class _Host(Checker):
         """Products of a stack with vectors, and of its moduli with ``size``."""
         stack, turned, conjugated = step
         if conjugated:  # conjugates vectors and products instead: the matrices are larger
-            product, moduli = self._times(Step(stack, turned, False), v.conj(), size)
+            product, moduli = self._times((stack, turned, False), v.conj(), size)
             return product.conj(), moduli
         if self._parts == 1:
             return _times(stack, turned, v, size)
@@ -192,7 +187,7 @@ def _moduli(numbers: np.ndarray) -> Any:
 class _Device(Checker):
     """Floating point on a GPU, by the kernels of freivalds.cu. No call waits for the device."""
 
-    _BLOCK = 256  # threads of a block, as in freivalds.cu
+    _BLOCK = 256  # threads, as in freivalds.cu
 
     def __init__(self, xp: Any, problem: Problem, compute: str, seed: int, group: int) -> None:
         super().__init__(xp, problem, compute, seed, group)
@@ -218,7 +213,15 @@ class _Device(Checker):
 
     def _check(self, steps: list[Step], product: Any, ratio: Any, forms: Any) -> None:
         spots: Any = self._xp.zeros(len(product), "uint64") if self._close else 0
-        v = self._product(steps)
+        # The planes of vectors and moduli after all steps, in scratch memory.
+        v = below = self._signs
+        for step, scratch in zip(steps, self._products, strict=True):
+            if self._problem.covariance and v is not self._signs:
+                below = v.sum(axis=2)  # now: a conjugated step conjugates v in place
+            inner, v = v, scratch[: len(step[0])]
+            self._times(step, inner, v)
+        if self._problem.covariance:
+            v[:, :, self._problem.product_shape[0] - 1] = below
         size, blocks = self._teams(product)
         self._launch(
             "compare",
@@ -249,26 +252,13 @@ class _Device(Checker):
         if conjugate:
             self._conjugate(a)
         where = self._where if len(first) > 1 else 0
-        self._times(Step(first[:1], not turned, conjugated), a, self._row, where)
+        self._times((first[:1], not turned, conjugated), a, self._row, where)
         self._launch(
             "compare_row",
             -(-cols // self._BLOCK),
             *(product, rows, cols, self._row, self._row.shape[2], *self._close),
             *(self._where, ratio),
         )
-
-    def _product(self, steps: list[Step]) -> Any:
-        """The planes of vectors and moduli after all steps, in scratch memory."""
-        v = below = self._signs
-        for step, scratch in zip(steps, self._products, strict=True):
-            if self._problem.covariance and v is not self._signs:
-                below = v.sum(axis=2)  # now: a conjugated step conjugates v in place
-            product = scratch[: len(step.stack)]
-            self._times(step, v, product)
-            v = product
-        if self._problem.covariance:
-            v[:, :, self._problem.product_shape[0] - 1] = below
-        return v
 
     def _times(self, step: Step, v: Any, product: Any, where: Any = 0) -> None:
         """Multiply vectors; for a conjugated stack, conjugate vectors and products instead."""

@@ -197,15 +197,11 @@ class CublasKernel:
             self._mirror = module.get_function(name)
 
     def multiply(self, block: Any, other: Any, out: Any, count: int) -> None:
-        """Write the products of a batch to ``out``, on the current stream.
+        """Write the first ``count`` products of a batch to ``out``, on the current stream.
 
-        Parameters
-        ----------
-        block, other, out
-            C-contiguous stacks ``(n, m, k)``, ``(n, k, p)`` and ``(n, m, p)``, ``n`` a multiple
-            of `memory.call_matrices`; ``other`` may be one matrix ``(k, p)`` for all, or None.
-        count
-            How many products are wanted; calls are always whole, so more of ``out`` is overwritten.
+        The arrays are C-contiguous stacks ``(n, m, k)``, ``(n, k, p)`` and ``(n, m, p)``;
+        ``other`` may be one matrix ``(k, p)`` for all, or None. ``n`` is a multiple of
+        `memory.call_matrices`: calls are always whole, so more of ``out`` is overwritten.
         """
         each = other is not None and other.ndim == 3
         right = self._prepared("right", other) if other is not None and not each else None
@@ -281,13 +277,12 @@ class CublasKernel:
         # Row-major A is column-major Aᵀ, a column-major lower triangle a row-major upper one.
         right = self._problem.operands[1]
         n, k = (rows, columns) if right.turned else (columns, rows)
+        half, how = self._cublas.CUBLAS_FILL_MODE_LOWER, right.turned + right.conjugated
+        one, zero = self._one.ctypes.data, self._zero.ctypes.data
         for a, c in zip(block, out, strict=True):
             self._update(
-                self._handle, self._cublas.CUBLAS_FILL_MODE_LOWER, right.turned + right.conjugated,
-                n, k,
-                self._one.ctypes.data, a.data.ptr, columns,
-                self._zero.ctypes.data, c.data.ptr, n,
-            )  # fmt: skip
+                self._handle, half, how, n, k, one, a.data.ptr, columns, zero, c.data.ptr, n
+            )
         tiles = -(-n // 32)
         distance = np.int64(out.strides[0] // out.itemsize)
         self._mirror((tiles, tiles, len(out)), (32, 8), (out, np.int64(n), distance))

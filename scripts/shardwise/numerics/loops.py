@@ -71,15 +71,14 @@ def times(
     vectors and size are float64 ``(n, 4 g, length)`` and ``(n, length)``, or 1 in place of n.
     Returns products ``(n, 4 g, other length)``, and those of the moduli ``(n, other length)``.
     """
-    stack = np.ascontiguousarray(stack)
-    words = _words(stack)
+    words = _words(np.ascontiguousarray(stack))
     n, length = len(stack), stack.shape[2 if turned else 1]
     products, moduli = np.zeros((n, vectors.shape[1], length)), np.zeros((n, length))
-    loop = _multiplying(_columns if turned else _rows, words.dtype.name)
-    step = _TILE if turned else 2
+    loop, step = (_columns, _TILE) if turned else (_rows, 2)
+    compiled = _multiplying(loop, words.dtype.name)
     threads.split(
         n * -(-length // step),
-        partial(loop, words, np.ascontiguousarray(vectors), size, products, moduli),
+        partial(compiled, words, np.ascontiguousarray(vectors), size, products, moduli),
     )
     return products, moduli
 
