@@ -12,7 +12,6 @@ typedef unsigned long long u64;
 
 #define VECTORS 4
 #define BLOCK 256  // threads
-#define FULL 0xffffffffu
 
 #if defined(FLOAT16)
 typedef unsigned short Real;
@@ -42,8 +41,6 @@ __device__ u64 bits_of(double modulus) {
     return (u64)__double_as_longlong(modulus) & 0x7fffffffffffffffull;
 }
 
-__device__ bool is_finite(u64 bits) { return bits < 0x7ff0000000000000ull; }
-
 // Whether the matrix can be read in pairs. If not, single numbers are read: slower, at any address.
 __device__ bool in_pairs(const Real* x, i64 cols) {
     return (PARTS == 2 || cols % 2 == 0) && ((u64)x & (sizeof(Pair) - 1)) == 0;
@@ -72,8 +69,8 @@ __device__ Team my_team(i64 n, i64 rows, int size) {
     return Team{matrix, (i - matrix * groups) * ROWS, (int)threadIdx.x % size, size, idle};
 }
 
-// Multiplies a thread's part of ROWS rows by the vectors; only if MODULI, also the moduli. In place of
-// rows past the end it takes the last row again.
+// Adds a thread's part of ROWS rows times the vectors; only if MODULI, also the moduli. In place of rows
+// past the end it takes the last row again.
 template <bool MODULI>
 __device__ void multiply_rows(const Team& team, const Real* x, i64 rows, i64 cols, const double* v,
                               i64 length, double (&sum)[ROWS][PLANES]) {
@@ -83,10 +80,6 @@ __device__ void multiply_rows(const Team& team, const Real* x, i64 rows, i64 col
         row[r] = x + PARTS * (team.matrix * rows + i) * cols;
     }
     bool paired = in_pairs(x, cols);
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-        for (int p = 0; p < PLANES; ++p) sum[r][p] = 0;
     if (team.idle) return;
 #pragma unroll 4
     for (i64 c = team.rank * COLUMNS; c < cols; c += team.size * COLUMNS) {
@@ -135,7 +128,7 @@ __device__ void gather(int size, double (&sum)[ROWS][PLANES], Shared& shared) {
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
             for (int p = 0; p < PLANES - SKIP; ++p)
-                sum[r][p] += __shfl_xor_sync(FULL, sum[r][p], step);
+                sum[r][p] += __shfl_xor_sync(~0u, sum[r][p], step);
     if (threadIdx.x % unit == 0)
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
@@ -157,7 +150,7 @@ __device__ double total(int size, const Shared& shared, int i) {
 // Raises *most to the largest of the values of `unit` neighbouring threads, if that is larger.
 __device__ void raise(u64* most, u64 value, int unit, bool idle) {
     for (int step = unit / 2; step > 0; step /= 2) {
-        u64 other = __shfl_xor_sync(FULL, value, step);
+        u64 other = __shfl_xor_sync(~0u, value, step);
         value = other > value ? other : value;
     }
     // Compare first: most threads have nothing to raise, and so need no atomic operation.
@@ -172,7 +165,7 @@ rows_times(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length
     if (where) x += PARTS * rows * cols * where[0];
     __shared__ Shared shared;
     Team team = my_team(n, rows, size);
-    double sum[ROWS][PLANES];
+    double sum[ROWS][PLANES] = {};
     multiply_rows<true>(team, x, rows, cols, v + team.matrix * v_stride, length, sum);
     gather<0>(size, sum, shared);
     if (team.idle) return;
@@ -193,7 +186,7 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, c
         u64* spot) {
     __shared__ Shared shared;
     Team team = my_team(n, rows, size);
-    double sum[ROWS][PLANES];
+    double sum[ROWS][PLANES] = {};
     multiply_rows<false>(team, x, rows, cols, v, length, sum);
     gather<1>(size, sum, shared);
     u64 worst = 0, which = 0;
@@ -210,8 +203,8 @@ compare(const Real* x, i64 n, i64 rows, i64 cols, const double* v, i64 length, c
                 own[(team.matrix * PARTS + k) * y_length + team.row + r] = sums[k];
         }
         double bound = relative * found[(PLANES - 1) * y_length] + absolute;
-        // An infinite bound would prove nothing.
-        u64 value = is_finite(bits_of(bound)) ? bits_of(gap / bound) : 0x7ff8000000000000ull;
+        const u64 infinity = 0x7ff0000000000000ull;  // as a bound it would prove nothing
+        u64 value = bits_of(bound) < infinity ? bits_of(gap / bound) : 0x7ff8000000000000ull;
         worst = max(worst, value);
         u64 number = team.matrix * rows + team.row + r;
         which = max(which, (value >> 32 << 32) | (0xffffffffu - number));
