@@ -6,12 +6,12 @@ from shardwise.errors import InputError
 from shardwise.numerics.tree import TreeSum
 from shardwise.plan.per_matrix import PerMatrix
 
-from tests.factories import noise
+from tests.factories import FLOATS, noise
 from tests.gpu.conftest import needs_gpu
 from tests.unit.numerics.test_tree import terms
 
 pytestmark = needs_gpu
-KINDS = ("float16", "float32", "float64", "complex64", "complex128", "int64")
+KINDS = (*FLOATS, "int64")
 
 
 @pytest.mark.parametrize(("wild", "shape"), [

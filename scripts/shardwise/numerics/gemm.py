@@ -60,18 +60,15 @@ __device__ float rounded(float number) {  // to nearest, ties to even
     if ((bits & 0x7fffffffu) < 0x7f7ff000u) bits += 0x0fffu + (bits >> 13 & 1u);
     return __uint_as_float(bits & 0xffffe000u);
 }
-__device__ float rest(float number, float high) {
-    // In PTX, because cupy compiles with -ftz=true: what is left of small numbers is subnormal.
-    float left;
-    asm("sub.rn.f32 %0, %1, %2;" : "=f"(left) : "f"(number), "f"(high));
-    asm("mul.rn.f32 %0, %1, 0f45000000;" : "=f"(left) : "f"(left));  // 2048, which is exact
-    return rounded(left);
-}
 extern "C" __global__ void split(const float* a, float* high, float* low, long long n) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     high[i] = rounded(a[i]);
-    low[i] = rest(a[i], high[i]);
+    // In PTX, because cupy compiles with -ftz=true: what is left of small numbers is subnormal.
+    float rest;
+    asm("sub.rn.f32 %0, %1, %2;" : "=f"(rest) : "f"(a[i]), "f"(high[i]));
+    asm("mul.rn.f32 %0, %1, 0f45000000;" : "=f"(rest) : "f"(rest));  // 2048, which is exact
+    low[i] = rounded(rest);
 }
 """
 

@@ -53,13 +53,7 @@ def fold(rows: np.ndarray, out: np.ndarray) -> None:
     ``(width,)`` of float64.
     """
     words = _words(rows.reshape(-1))
-    adding(words.dtype.name)(words, len(rows), out)
-
-
-@cache
-def adding(name: str) -> Any:
-    """The loop of :func:`fold`, compiled for words of this type."""
-    return _compiled(_fold, name, 1, types.int64, types.Array(types.float64, 1, "C"))
+    compiled(_fold, words.dtype.name)(words, len(rows), out)
 
 
 def times(
@@ -75,19 +69,9 @@ def times(
     n, length = len(stack), stack.shape[2 if turned else 1]
     products, moduli = np.zeros((n, vectors.shape[1], length)), np.zeros((n, length))
     loop, step = (_columns, _TILE) if turned else (_rows, 2)
-    compiled = _multiplying(loop, words.dtype.name)
-    threads.split(
-        n * -(-length // step),
-        partial(compiled, words, np.ascontiguousarray(vectors), size, products, moduli),
-    )
+    call = partial(compiled(loop, words.dtype.name), words, np.ascontiguousarray(vectors), size)
+    threads.split(n * -(-length // step), partial(call, products, moduli))
     return products, moduli
-
-
-@cache
-def _multiplying(function: Any, name: str) -> Any:
-    cube, table = types.Array(types.float64, 3, "C"), types.Array(types.float64, 2, "C")
-    others = cube, table, cube, table, types.int64, types.int64
-    return _compiled(function, name, 3, *others, fastmath=_ANY_ORDER)
 
 
 def _rows(
@@ -169,26 +153,32 @@ def _words(array: np.ndarray) -> np.ndarray:
     return words
 
 
-def _compiled(function: Any, name: str, axes: int, *others: Any, **options: Any) -> Any:
+@cache
+def compiled(function: Any, name: str) -> Any:
     """A loop for words of this type: compiled, or loaded as an earlier process cached it.
 
     numba keeps all variants of a function under one index. It replaces the index without a lock,
     and before the code, so with several processes the index may name the code of another type,
     processor or source. So each of these has a function of its own name, and an index of its own.
     """
-    words = types.Array(getattr(types, name), axes, "C", readonly=True)
+    numbers = [types.Array(types.float64, axes, "C") for axes in range(4)]
+    if function is _fold:
+        axes, others, fastmath = 1, [types.int64, numbers[1]], set[str]()
+    else:
+        axes, others, fastmath = 3, [*numbers[3:1:-1] * 2, types.int64, types.int64], _ANY_ORDER
+    signature = types.Array(getattr(types, name), axes, "C", readonly=True), *others
     cpu = llvmlite.binding.get_host_cpu_name() + llvmlite.binding.get_host_cpu_features().flatten()
     variant = Path(__file__).read_bytes() + f"{cpu} {numba.__version__}".encode()
     own = FunctionType(function.__code__, globals())
     own.__qualname__ = f"{function.__name__}_{name}_{hashlib.sha256(variant).hexdigest()[:16]}"
     try:
-        compiled: Any = numba.njit(nogil=True, cache=True, **options)(own)
-        compiled.compile((words, *others))
+        loop: Any = numba.njit(nogil=True, fastmath=fastmath, cache=True)(own)
+        loop.compile(signature)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
         # No folder is writable, the disk is full, or a crash cut a file short: no end of a run.
-        compiled = numba.njit(nogil=True, **options)(own)
-        compiled.compile((words, *others))
-    return compiled
+        loop = numba.njit(nogil=True, fastmath=fastmath)(own)
+        loop.compile(signature)
+    return loop
 
 
 def _fold(words: np.ndarray, rows: int, out: np.ndarray) -> None:

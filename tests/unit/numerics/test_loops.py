@@ -20,7 +20,7 @@ from shardwise.numerics.tree import TreeSum
 total = TreeSum(np, (3,), "float64")
 total.add(np.ones((20, 3)), 0)
 assert total.values()[0].tolist() == [20] * 3
-made = loops.adding("float64")
+made = loops.compiled(loops._fold, "float64")
 print(made.stats.cache_path, sum(made.stats.cache_hits.values()))
 """
 
@@ -46,11 +46,11 @@ def test_compiled_loops_are_kept_and_shared(tmp_path):
 def test_loops_run_where_nothing_can_be_kept(monkeypatch):
     """Without a folder to write in, a loop is compiled and used all the same."""
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "ZipCacheLocator")
-    loops.adding.cache_clear()
+    loops.compiled.cache_clear()
     try:
         total = TreeSum(np, (1,), "float64")
         total.add(np.array([[1.0], [2.0], [3.0]]), 0)
         assert total.values()[0].tolist() == [6]
-        assert not loops.adding("float64").stats.cache_path
+        assert not loops.compiled(loops._fold, "float64").stats.cache_path
     finally:
-        loops.adding.cache_clear()
+        loops.compiled.cache_clear()
