@@ -85,9 +85,9 @@ def cut(numbers, bits):
 def tried(dtype, compute, spoil=lambda x: x):
     """Check a kernel that takes spoiled factors."""
     problem = Problem(2, (5, 7), "A @ B", dtype, (7, 3))
-    run, factors = (
+    factors, run = (
+        [stack(s, dtype) for s in ((2, 5, 7), (2, 7, 3))],
         gemm.kernel(np, problem, "ieee"),
-        [stack((2, 5, 7), dtype), stack((2, 7, 3), dtype)],
     )
     out = np.full((2, *problem.product_shape), np.nan, problem.product_dtype)
 
