@@ -85,10 +85,8 @@ def cut(numbers, bits):
 def tried(dtype, compute, spoil=lambda x: x):
     """Check a kernel that takes spoiled factors."""
     problem = Problem(2, (5, 7), "A @ B", dtype, (7, 3))
-    factors, run = (
-        [stack(s, dtype) for s in ((2, 5, 7), (2, 7, 3))],
-        gemm.kernel(np, problem, "ieee"),
-    )
+    run = gemm.kernel(np, problem, "ieee")
+    factors = [stack(shape, dtype) for shape in ((2, 5, 7), (2, 7, 3))]
     out = np.full((2, *problem.product_shape), np.nan, problem.product_dtype)
 
     def multiply():
