@@ -62,11 +62,10 @@ def cuda_extra() -> str:
     The newest that the driver found here runs. A login node has no driver, only a scheduler's
     client: there it is the older version, which newer drivers run as well.
     """
-    version = driver_cuda_version()
-    if version is None and any(map(shutil.which, SCHEDULER_CLIENTS)):
-        return str(CUDA_MAJORS[0])
-    fitting = [major for major in CUDA_MAJORS if major <= (version or 0) // 1000]
-    return str(fitting[-1]) if fitting else "none"
+    found = driver_cuda_version()
+    if found is None:
+        found = 1000 * CUDA_MAJORS[0] if any(map(shutil.which, SCHEDULER_CLIENTS)) else 0
+    return str(max((major for major in CUDA_MAJORS if major <= found // 1000), default="none"))
 
 
 def is_fault(error: BaseException) -> bool:
@@ -77,24 +76,18 @@ def is_fault(error: BaseException) -> bool:
 def candidates(
     listed: Callable[[], list[Device]] | None = None, environ: Mapping[str, str] = os.environ
 ) -> list[Device]:
-    """The devices that a task may choose from: those granted to it, or all of this node.
-
-    Raises `TryAgain` if there is none, or the grant names one that this node does not have.
-    """
-    grant, devices = grants.read(environ), (listed or present)()
+    """The devices that a task may choose from, as `grants.granted` says; TryAgain if none."""
+    devices = (listed or present)()
     if not devices:
         raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
-    return devices if grant is None else grants.named(grant, devices)
+    return grants.granted(environ, devices)
 
 
 def workers(backend: str, barred: Collection[str] = ()) -> int:
-    """How many workers can compute at once on this node: one on NumPy, else one per device.
-
-    ``barred`` are UUIDs of devices that no worker takes. If none is left, one will say so.
-    """
-    if backend == "numpy" or driver_cuda_version() is None:
-        return 1
-    return max(1, sum(device.uuid not in barred for device in candidates()))
+    """How many workers can compute at once on this node: one per device that is not barred."""
+    cpu = backend == "numpy" or driver_cuda_version() is None
+    usable = [] if cpu else [one for one in candidates() if one.uuid not in barred]
+    return max(1, len(usable))  # if no device is left, one worker will say so
 
 
 def take(
@@ -113,25 +106,26 @@ def take(
         return _taken[0]
     given, in_job = dict(environ), host.job(environ) is not None
     patience = (JOB_WAIT_SECONDS if in_job else WAIT_SECONDS) if limit is None else limit
-    last_found: list[str] = []
+    last_holders: dict[str, str | None] = {}
     last_change, last_message = 0.0, -math.inf
     while True:
         usable = _usable(candidates(listed, given), barred(), min(HOLD_SECONDS, patience) * in_job)
         if prefer is None:
             usable.sort(key=lambda device: -device.free / device.memory)
-        first = (prefer or 0) % len(usable)
+        first, holders, reasons = (prefer or 0) % len(usable), {}, []
         for device in usable[first:] + usable[:first]:
-            if not obstacle(device, needed) and leases.take(device.uuid):
-                by = grants.read(given) or "lease"
-                log.info("computing on %s, %s (%s)", device.uuid, device.name, by)
+            why = obstacle(device, needed)
+            if not why and leases.take(device.uuid):
+                log.info("computing on %s, %s", device.uuid, device.name)
                 environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
                 _taken.append(device)
                 return device
-        now, found = time.monotonic(), [leases.holder(device.uuid) or "" for device in usable]
-        if found != last_found:
-            last_found, last_change = found, now
-        each = zip(usable, found, strict=True)
-        situation = "; ".join(_keeps_from(device, who, needed) for device, who in each)
+            holders[device.uuid] = who = leases.holder(device.uuid)
+            why = f"leased to {who}" if who else why or "free again"
+            reasons.append(f"{device.uuid} ({device.name}): {why}")
+        now, situation = time.monotonic(), "; ".join(reasons)
+        if holders != last_holders:
+            last_holders, last_change = holders, now
         if now - last_change >= patience:
             raise TryAgain(
                 f"no device became free, and no lease changed hands for {patience:.0f} s: "
@@ -159,24 +153,13 @@ def _usable(devices: list[Device], failed: Mapping[str, str], hold: float) -> li
     return sorted(usable, key=lambda device: (device.index, device.uuid))
 
 
-def _keeps_from(device: Device, who: str, needed: int) -> str:
-    why = f"leased to {who}" if who else obstacle(device, needed) or "free again"
-    return f"{device.uuid} ({device.name}): {why}"
-
-
 def obstacle(device: Device, needed: int) -> str | None:
-    """Why a task should not compute on a device, leases aside; None if it may.
-
-    It can halve its batches, so it needs no more than half of the device; idle contexts and the
-    driver take some hundred MiB, so it needs a tenth.
-    """
+    """Why a task should not compute on a device, leases aside; None if it may."""
+    # It can halve its batches; idle contexts and the driver take some hundred MiB.
     enough = max(min(needed, device.memory // 2), device.memory // 10)
-    if device.free >= enough:
-        return None
-    return (
-        f"other processes fill it: {human_bytes(device.free)} of {human_bytes(device.memory)} are "
-        f"free, {human_bytes(enough)} should be"
-    )
+    free, memory, wanted = map(human_bytes, (device.free, device.memory, enough))
+    said = f"other processes fill it: {free} of {memory} are free, {wanted} should be"
+    return said if device.free < enough else None
 
 
 def versions(cupy: Any) -> dict[str, str]:

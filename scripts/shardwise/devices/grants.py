@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from shardwise import host
 from shardwise.devices.nvml import Device
 from shardwise.errors import TryAgain
 
@@ -15,18 +15,6 @@ _INDEX = re.compile(r"(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?([0-9]{1,4})", re.IGNOR
 # With a type or without, as `gpu:4` or `gres/gpu:a100:2(S:0)`; `gpu=4`, but not `gpu_mem=40G`.
 _SLURM_COUNT = re.compile(r"(?:^|[,/])gpu(?::[^,:()]*[^,:()\d][^,:()]*)?:(\d+)")
 _GRID_ENGINE_COUNT = re.compile(r"(?:^|[\s,])n?(?:gpus?|cuda)=(\d+)(?=[\s,]|$)")
-
-
-class Grant(NamedTuple):
-    """A variable that names devices; ``source`` is the scheduler that set it, else ``lease``."""
-
-    source: str
-    variable: str
-    value: str
-
-    def __str__(self) -> str:
-        """As a shell would show it."""
-        return f"{self.variable}={self.value!r}"
 
 
 def asked(resources: Mapping[str, str]) -> int:
@@ -60,33 +48,34 @@ def variables(environ: Mapping[str, str]) -> list[str]:
     return [name for name in environ if name == VISIBLE or _GRID_ENGINE.fullmatch(name)]
 
 
-def read(environ: Mapping[str, str]) -> Grant | None:
-    """The grant that the environment holds, if any."""
-    if "SLURM_JOB_ID" in environ:  # without the variable, it was given no GPU
-        return Grant("slurm", VISIBLE, environ.get(VISIBLE, ""))
-    ours = "JOB_ID" in environ and "SGE_ROOT" in environ
-    if names := [name for name in variables(environ) if ours and name != VISIBLE]:
-        first = min(names)  # SGE_HGR_TASK_gpu, the task's own, before that of the whole job
-        return Grant("grid engine", first, environ[first])
-    return Grant("lease", VISIBLE, environ[VISIBLE]) if VISIBLE in environ else None
+def variable(environ: Mapping[str, str]) -> str | None:
+    """The variable that grants devices to this process; None if it may take any."""
+    if "SLURM_JOB_ID" in environ:  # if the variable is missing, the job was given no GPU
+        return VISIBLE
+    own = variables(environ) if host.job(environ) else []
+    # SGE_HGR_TASK_gpu, the task's own, before that of the whole job.
+    first = min((name for name in own if name != VISIBLE), default=VISIBLE)
+    return first if first in environ else None
 
 
-def named(grant: Grant, devices: Sequence[Device]) -> list[Device]:
-    """The devices that a grant names.
+def granted(environ: Mapping[str, str], devices: Sequence[Device]) -> list[Device]:
+    """The devices that this process may take: those that its variable names, or all.
 
     A number is the index of a GPU; if MIG cuts that GPU, it means all its instances. Raises
-    TryAgain if the grant names no device, or one that this node does not have.
+    TryAgain if the variable names no device, or one that this node does not have.
     """
-    granted: list[Device] = []
-    for word in re.split(r"[\s,]+", grant.value.strip()):
+    if (name := variable(environ)) is None:
+        return list(devices)
+    value, named = environ.get(name, ""), list[Device]()
+    for word in re.split(r"[\s,]+", value.strip()):
         index = _INDEX.fullmatch(word)
         found = [d for d in devices if (d.index == int(index[1]) if index else d.uuid == word)]
         if not found:
             here = ", ".join(f"{d.index} ({d.uuid})" for d in devices)
             raise TryAgain(
-                f"there is an NVIDIA driver but no usable device: {grant} does not name devices of "
-                f"this node, which are: {here}; ask for one GPU per shard in the profile's block "
-                f"multiply, or unset {grant.variable} if no scheduler has set it"
+                f"there is an NVIDIA driver but no usable device: {name}={value!r} does not name "
+                f"devices of this node, which are: {here}; ask for one GPU per shard in the "
+                f"profile's block multiply, or unset {name} if no scheduler has set it"
             )
-        granted += [device for device in found if device not in granted]
-    return granted
+        named += [device for device in found if device not in named]
+    return named

@@ -6,20 +6,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardwise.errors import TryAgain
 
 log = logging.getLogger(__name__)
-
-MODULE = Path("/sys/module/nvidia/version")
-
-
-class Process(NamedTuple):
-    """A process that computes on a device, and its bytes there; None if NVML hides them."""
-
-    pid: int
-    memory: int | None
 
 
 @dataclass(frozen=True)
@@ -27,7 +18,8 @@ class Device:
     """A GPU, or a MIG instance of one, as NVML sees it now; ``memory`` and ``free`` are bytes.
 
     ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; a MIG instance
-    has the index of its GPU.
+    has the index of its GPU. ``processes`` that compute there are pairs of a PID and the bytes that
+    it holds, None if NVML hides them.
     """
 
     uuid: str
@@ -35,13 +27,13 @@ class Device:
     index: int
     memory: int
     free: int
-    processes: tuple[Process, ...] = ()
+    processes: tuple[tuple[int, int | None], ...] = ()
 
 
 def driver_version() -> str:
     """The driver's version, such as ``570.86.15``, without NVML, which takes 70 ms to start."""
     with suppress(OSError):
-        return MODULE.read_text().strip()
+        return Path("/sys/module/nvidia/version").read_text().strip()
     return "unknown"
 
 
@@ -59,7 +51,7 @@ def present() -> list[Device]:
         for number in range(nvml.nvmlDeviceGetCount()):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(number)
-                devices += [_device(nvml, own, index) for own in _parts(nvml, handle)]
+                devices += list(_devices(nvml, handle, index))
             except nvml.NVMLError_NoPermission:
                 continue  # not given to this container or job: CUDA does not count it either
             except nvml.NVMLError as error:
@@ -81,31 +73,27 @@ def _leave_out(index: int, error: str) -> None:
     log.warning("GPU %d does not answer (%s) and is left out; it may need a reset", index, error)
 
 
-def _parts(nvml: Any, handle: Any) -> Iterator[Any]:
+def _devices(nvml: Any, gpu: Any, index: int) -> Iterator[Device]:
     """A GPU alone, or its instances if it is cut by MIG."""
-    mig = nvml.NVML_DEVICE_MIG_DISABLE
+    cut = False
     with suppress(nvml.NVMLError):  # GPUs that cannot be cut do not know
-        mig, _ = nvml.nvmlDeviceGetMigMode(handle)
-    if mig != nvml.NVML_DEVICE_MIG_ENABLE:
-        yield handle
-        return
-    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        cut = nvml.nvmlDeviceGetMigMode(gpu)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    handles = [] if cut else [gpu]
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu) if cut else 0):
         with suppress(nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
-            yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number))
+    for handle in handles:
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            total, free = memory.total, memory.free
+        except nvml.NVMLError_NotSupported:  # it shares the memory of the CPU
+            import psutil  # type: ignore[import-untyped]  # the Makefile imports this module without
 
-
-def _device(nvml: Any, handle: Any, index: int) -> Device:
-    try:
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        total, free = memory.total, memory.free
-    except nvml.NVMLError_NotSupported:  # it shares the memory of the CPU
-        import psutil  # type: ignore[import-untyped]  # the Makefile imports this module without
-
-        machine = psutil.virtual_memory()
-        total, free = machine.total, machine.available
-    processes = []
-    with suppress(nvml.NVMLError):  # some drivers hide them
-        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
-    found = tuple(Process(process.pid, process.usedGpuMemory) for process in processes)
-    return Device(uuid, name, index, total, free, found)
+            machine = psutil.virtual_memory()
+            total, free = machine.total, machine.available
+        running = []
+        with suppress(nvml.NVMLError):  # some drivers hide them
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        found = tuple((process.pid, process.usedGpuMemory) for process in running)
+        uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+        yield Device(uuid, name, index, total, free, found)

@@ -99,13 +99,15 @@ def _device(device: Device, reply: Reply) -> Finding:
 def _held(device: Device) -> Findings:
     """The processes that compute on a device."""
     name, facts = f"GPU {device.index}", {"uuid": device.uuid}
-    for process in device.processes:
-        memory = "" if process.memory is None else f"{human_bytes(process.memory)}, "
+    for pid, held in device.processes:
+        memory = "" if held is None else f"{human_bytes(held)}, "
         who = "not visible here (another container's?)"
         with suppress(psutil.Error):  # else it has ended, or is of another container
-            known = psutil.Process(process.pid).as_dict(_WANTED, ad_value="")
+            known = psutil.Process(pid).as_dict(_WANTED, ad_value="")
             words = shlex.join(known["cmdline"]) or known["name"]  # a zombie ends with its parent
             who = f"{known['username']}, of {known['ppid']}, {words:.120}, {known['status']}"
-        found = f"held by process {process.pid}: {memory}{who}"
+        found = f"held by process {pid}: {memory}{who}"
         do = "ask its user to end it, if it should not be there; the doctor ends nothing"
-        yield Finding("note", name, found, "one task per device", do, facts | process._asdict())
+        yield Finding(
+            "note", name, found, "one task per device", do, facts | {"pid": pid, "memory": held}
+        )

@@ -49,8 +49,7 @@ def own_seats(backend: str, workers: str) -> tuple[list[int], int]:
     if backend != "numpy" and choose.driver_cuda_version() is not None:
         try:
             devices = [device.uuid for device in choose.candidates()]
-            grant = grants.read(os.environ)
-            granted = grant is not None and grant.source != "lease"
+            granted = bool(host.job() and grants.variable(os.environ))
         except TryAgain as error:
             log.warning("rank %d on %s has no device: %s", comm.rank, host.node(), error)
             devices = []

@@ -11,7 +11,7 @@ import psutil
 import pynvml
 import pytest
 from shardwise.devices import choose, grants, leases, nvml
-from shardwise.devices.nvml import Device, Process
+from shardwise.devices.nvml import Device
 from shardwise.errors import InputError, TryAgain
 from shardwise.multiply import backend as backends
 
@@ -225,7 +225,7 @@ def test_nvml_lists_what_may_compute(monkeypatch, caplog):
     own, here = (16 * GIB, 15 * GIB), psutil.virtual_memory().total
     *found, last = nvml.present()
     assert found == [
-        Device(A, "Fake", 0, *own, (Process(7, None), Process(8, GIB))),
+        Device(A, "Fake", 0, *own, ((7, None), (8, GIB))),
         Device(f"{MIG}0", "Fake", 1, *own), Device(f"{MIG}1", "Fake", 1, *own),
     ]  # fmt: skip
     assert (last.index, last.memory, 0 < last.free < here) == (3, here, True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardwise.devices.nvml import Device, Process
+from shardwise.devices.nvml import Device
 from shardwise.doctor import gpus, here, schedulers
 from shardwise.doctor.finding import Call, Finding, Reply
 
@@ -160,7 +160,7 @@ def test_the_holders_of_a_device() -> None:
     zombie = subprocess.Popen([sys.executable, "-c", ""])
     until(lambda: not living([zombie.pid]))
     sizes = {os.getpid(): 2 * GIB, 2**22 + 1: None, zombie.pid: GIB}
-    found = look(device(0, processes=tuple(Process(*one) for one in sizes.items())))
+    found = look(device(0, processes=tuple(sizes.items())))
     visible, hidden, dead = (one.found for one in found if "held by" in one.found)
     zombie.wait()
     assert visible.startswith(f"held by process {os.getpid()}: 2.0 GiB, ")
