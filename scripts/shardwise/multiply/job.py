@@ -42,10 +42,9 @@ class Session:
         self, plan: Plan, memory: int | None = None, wait: float | None = None,
         prefer: int | None = None, shard: Shard | None = None,
     ) -> None:  # fmt: skip
-        self.plan, self._memory = plan, memory
+        self.plan = plan
         self.folder = os.stat(plan.results.root)  # identifies it even if it is renamed
         shards = [shard] if shard else plan.shards.values()
-        self.largest = max(shards, key=lambda each: each.bytes)
         needed = max(each.device_memory for each in shards)
         # First of all: a task that waits for a device must not hold memory meanwhile.
         with _device(np):
@@ -58,55 +57,16 @@ class Session:
             products = plan.settings.keep == "products"
             self.machine: Machine = Cuda(self.xp, products) if self.cuda else Host()
             self.versions = choose.versions(self.xp) if self.cuda else {}
+            # Before the first shard's clock starts.
+            self.ring = Ring(self.machine, plan, max(shards, key=lambda each: each.bytes), memory)
         self.earlier = Earlier(plan, self.xp.__name__)
-        self._ring: Ring | None = None
-
-    def ring(self) -> Ring:
-        """The ring that all shards go through; made at the first call, or later if that failed."""
-        if self._ring is None:
-            self._ring = Ring(self.machine, self.plan, self.largest, self._memory)
-        return self._ring
-
-    def warm(self) -> None:
-        """Make the ring before the first shard's clock starts; an error is left to that shard."""
-        if self.cuda:
-            with suppress(Exception):
-                self.ring()
 
 
 def run_shard(
     plan: Plan, shard_id: str, memory: int | None = None, wait: float | None = None
 ) -> None:
     """Compute one shard; parameters and errors are those of `Session` and `ShardJob.run`."""
-    session = Session(plan, memory, wait, shard=plan.shard(shard_id))
-    session.warm()
-    ShardJob(session, shard_id).run()
-
-
-class Stopwatch:
-    """Seconds of one shard by what held it up, from Unix time ``unix`` on by a steady clock.
-
-    docs/internals/receipts.md says what counts as what.
-    """
-
-    def __init__(self) -> None:
-        self.unix, self._began = time.time(), time.perf_counter()
-        self._seconds = {"read": 0.0, "compute": 0.0, "write": 0.0}
-
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Count the time of the body as a stage of the shard; stages must not overlap."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds[stage] += time.perf_counter() - began
-
-    def end(self) -> tuple[float, dict[str, float]]:
-        """The Unix time now, and the seconds of each stage and of waiting."""
-        took = time.perf_counter() - self._began
-        waiting = max(0.0, took - sum(self._seconds.values()))
-        return self.unix + took, {"waiting": waiting, **self._seconds}
+    ShardJob(Session(plan, memory, wait, shard=plan.shard(shard_id)), shard_id).run()
 
 
 class ShardJob:
@@ -120,7 +80,9 @@ class ShardJob:
         self._session, self._plan = session, session.plan
         self.shard = session.plan.shard(shard_id)
         self.factors: list[Factor] = []
-        self.watch, self.inputs = Stopwatch(), InputFiles()
+        self.inputs = InputFiles()
+        self._started, self._began = time.time(), time.perf_counter()  # the latter is steady
+        self._held = {"read": 0.0, "compute": 0.0, "write": 0.0}  # see docs/internals/receipts.md
         self.next = self.shard.start  # the first matrix whose read has not begun
         self.adopted = False  # whether an earlier product is used instead
         self.weights = self._plan.per_matrix.weights_of(self.shard.run)
@@ -175,7 +137,6 @@ class ShardJob:
             small.refuse_moved(plan.results, session.folder)
             self._attempt = note_start(plan.results.starts(shard.name), session.device)
             writing.enter_context(_device(session.xp))
-            ring = session.ring()
             # Only an earlier attempt can have left temporary files: else do not list the folder.
             sweep = self._attempt > 1
             file = writing.enter_context(commit(path, sweep=sweep, receipt=receipt))
@@ -188,9 +149,18 @@ class ShardJob:
             self.writer = StackWriter(file, shape, np.dtype(plan.element_type))
             self.writer.begin()
             self.digest = session.machine.hashing(self.writer.hashed)
-            self.checks = ShardChecks(plan, ring.operation, session.machine)
-            ring.compute(self, coming)
+            self.checks = ShardChecks(plan, session.ring.operation, session.machine)
+            session.ring.compute(self, coming)
             self._writing = writing.pop_all()
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the time of the body as a stage of the shard; stages must not overlap."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._held[stage] += time.perf_counter() - began
 
     def write(self, offset: int, raw: Any) -> list[Any]:
         """Begin to write bytes of the result."""
@@ -199,33 +169,24 @@ class ShardJob:
         return writes
 
     def finish(self) -> None:
-        """Wait until all is written, and commit it with its receipt."""
+        """Wait until all is written; commit it, and a receipt with all that is known about it."""
         if self.adopted:
             return
-        plan, shard, session, watch = self._plan, self.shard, self._session, self.watch
-        with watch.timed("write"), self._writing:
+        plan, shard, session = self._plan, self.shard, self._session
+        product = plan.results.product(shard.name)
+        with self.timed("write"), self._writing:
             for write in self._writes:
                 write.result()
-            facts, checksum = self._prove(), self.writer.hashed.hexdigest()
+            own, *right = [factor.hashed.hexdigest() for factor in self.factors]
+            if self._copied not in (None, own):
+                raise _damaged(plan, shard)
+            with np.errstate(all="ignore"):
+                witness = self.checks.witness()
+            checksum = self.writer.hashed.hexdigest()
             identity = os.fstat(self.writer.file.fileno())
-        product, (finished, held) = plan.results.product(shard.name), watch.end()
-        receipt = facts | {
-            "file": receipts.describe_file(product, self.writer, checksum, **self._nodes),
-            "held": held,
-            **receipts.describe_origin("multiply", watch.unix, session.versions, finished),
-        }
-        receipts.write_for(plan.results.receipt(shard.name), receipt, product, identity)
-        forget_start(plan.results.starts(shard.name))
-
-    def _prove(self) -> dict[str, Any]:
-        """Compare the copy with its receipt, and products with factors; return the facts."""
-        plan, shard, operation = self._plan, self.shard, self.checks.operation
-        own, *right = [factor.hashed.hexdigest() for factor in self.factors]
-        if self._copied not in (None, own):
-            raise _damaged(plan, shard)
-        with np.errstate(all="ignore"):
-            witness = self.checks.witness()
-        return {
+        began, took = self._started, time.perf_counter() - self._began
+        waiting = max(0.0, took - sum(self._held.values()))
+        receipt = {
             "shard": shard.shard,
             "start": shard.start,
             "stop": shard.stop,
@@ -233,15 +194,20 @@ class ShardJob:
             "keep": plan.settings.keep,
             "recipe": plan.facts.recipe,
             "per_matrix": plan.per_matrix.digest(shard.run, plan.settings.keep),
-            "backend": self._session.xp.__name__,
-            "device": self._session.device,
+            "backend": session.xp.__name__,
+            "device": session.device,
             "attempt": self._attempt,
             "input_checksum": own,
             "right_checksum": right[0] if right else None,
-            "proof": operation.proof,
+            "proof": session.ring.operation.proof,
             "witness": witness,
-            "compute": operation.compute,
+            "compute": session.ring.operation.compute,
+            "file": receipts.describe_file(product, self.writer, checksum, **self._nodes),
+            "held": {"waiting": waiting, **self._held},
+            **receipts.describe_origin("multiply", began, session.versions, began + took),
         }
+        receipts.write_for(plan.results.receipt(shard.name), receipt, product, identity)
+        forget_start(plan.results.starts(shard.name))
 
 
 @contextmanager

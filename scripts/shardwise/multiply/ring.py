@@ -162,7 +162,7 @@ class Ring:
         """Read the one B ``(k, p)`` that serves all matrices, if there is one; begin a new sum."""
         if self._right is not None:
             factor, raw = job.factors[1], raw_bytes(self._right)
-            with job.watch.timed("read"):
+            with job.timed("read"):
                 reads = list(self._machine.fill(factor, 0, raw))
                 try:
                     for read in reads:
@@ -211,12 +211,12 @@ class Ring:
     def _queue(self, slot: _Slot) -> None:
         """Wait for the reads of a slot, and queue all work on its batch."""
         job, machine = slot.job, self._machine
-        with job.watch.timed("read"):
+        with job.timed("read"):
             for read in slot.reads:
                 read.result()
-        with job.watch.timed("write"):
+        with job.timed("write"):
             settle(self._outs[0][1])
-        with job.watch.timed("compute"):
+        with job.timed("compute"):
             for factor, offset, raw in self._bytes_of(slot):
                 slot.fragments += machine.hash(factor.digest, offset, raw)
             if self._problem.result or len(slot.batch.left_out):
@@ -251,7 +251,7 @@ class Ring:
     def _look_at(self, slot: _Slot) -> None:
         """Wait for the queued work of a slot, look at its report, and begin its writes."""
         job = slot.job
-        with job.watch.timed("compute"):
+        with job.timed("compute"):
             slot.mark()
             self._take_fragments(slot.fragments)
             job.checks.examine(slot.batch)
@@ -267,9 +267,9 @@ class Ring:
     def _finish_sum(self, job: "ShardJob") -> None:
         """Finish the checksums of a shard, and its sum, whose nodes begin to be written."""
         machine = self._machine
-        with job.watch.timed("write"):
+        with job.timed("write"):
             settle(self._writing_nodes)
-        with job.watch.timed("compute"):
+        with job.timed("compute"):
             if self._sum is not None:
                 with machine.work(), np.errstate(all="ignore"):
                     self._nodes = self._sum.take(self._nodes)  # gives back those of the last sum

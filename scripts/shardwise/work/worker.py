@@ -81,7 +81,6 @@ class ShardLoop:
 
         Returns the worst exit code of the failures here, or 0.
         """
-        self._session.warm()
         began = time.monotonic()
         while (begun := self._take()) is not None:
             # After compiling CUDA kernels, SIGTERM no longer interrupts a wait: restore that.
