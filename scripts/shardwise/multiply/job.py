@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwise import errors, host
 from shardwise.devices import choose
-from shardwise.errors import BadMatrix, DeviceFailed, InputError, IntegrityError
+from shardwise.errors import BadMatrix, DeviceFailed, IntegrityError
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
@@ -225,28 +225,16 @@ def _device(xp: Any) -> Iterator[None]:
 
 @contextmanager
 def _input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
-    """If a batch is refused for one of its matrices, say where in the user's files the cause is.
-
-    InputError with file, row and column of a NaN or infinity, or the file of a matrix without any;
-    IntegrityError if the shard's copy is damaged.
-    """
+    """If a matrix is refused, blame the shard's copy, or a place in the user's files."""
     try:
         yield
     except BadMatrix as error:
-        for key in ("input", "right") if plan.problem.right else ("input",):
-            matrix = 0 if key == "right" and plan.problem.shared_right else error.matrix
-            if place := nonfinite.find(plan, key, matrix, inputs):
-                raise InputError(
-                    f"{key}: matrix {matrix} holds NaN or Inf: {place}; correct it, or set "
-                    "nonfinite: allow"
-                ) from error
         path = plan.results.shard(shard.input_name)
         if plan.settings.materialize and not receipts.passes(
             receipts.check_elements, path, judge.check_copy(plan, shard.shard).file
         ):
             raise _damaged(plan, shard) from error
-        place = nonfinite.file_of(plan, "input", error.matrix)
-        raise InputError(f"{error.what} ({place}); {error.cure}") from error
+        raise nonfinite.explain(plan, error, inputs) from error
 
 
 def _damaged(plan: Plan, shard: Shard) -> IntegrityError:
