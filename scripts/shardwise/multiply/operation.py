@@ -1,12 +1,13 @@
 """What is done with a batch: its matrices are multiplied and proven, or given to a function.
 
-In the batch's report an operation leaves what has to be checked once its queued work is done.
+In the batch an operation leaves what has to be checked once its queued work is done.
 """
 
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from shardwise.multiply.host import Host
 from shardwise.numerics import end_to_end, freivalds, gemm
 from shardwise.numerics.tolerances import VECTORS
 from shardwise.numerics.tree import reals
+from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
@@ -23,18 +25,33 @@ from shardwise.processes import threads
 from shardwise.records import judge
 from shardwise.records.receipts import Witness
 
+if TYPE_CHECKING:
+    from shardwise.multiply.job import ShardJob
+
 Machine = Host | Cuda
 
 
-@dataclass
-class BatchReport:
-    """What has to be checked once a batch is done; fields that do not apply are None."""
+@dataclass(eq=False)
+class Batch:
+    """Matrices in a slot of the ring, and what has to be checked once the work on them is done.
 
+    Of the checks, those that do not apply are None.
+    """
+
+    job: "ShardJob"
+    slot: int
     first: int  # matrix, by its index in the whole stack
     count: int
+    place: int  # of the first matrix in the shard
+    factors: list[Any] = field(default_factory=list)  # memory of the slot
+    reads: list[Any] = field(default_factory=list)
     # In host memory: the weights, and the places of those that are 0.
     weights: np.ndarray | None = None
     left_out: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    fragments: list[Fragment] = field(default_factory=list)
+    mark: Callable[[], None] = lambda: None  # waits until the queued work is done
+    written: Any = None  # bytes of the products, if they are kept
+    writes: list[Any] = field(default_factory=list)  # of these products
     product: Any = None  # the largest modulus of each; infinite or NaN if an element is
     # How far each product is from its factors' own, in units of the tolerance.
     ratio: Any = None
@@ -54,24 +71,24 @@ class UserFunction:
         self._function = user_function.load(plan.problem.product, plan.facts.function)
         self.compute = plan.problem.product_dtype
 
-    def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
+    def run(self, batch: Batch, left: Any, right: Any, out: Any) -> Any:
         """As `Multiplication.run`; without a call if no matrix of the batch counts."""
-        xp, block, product = self._xp, left[: report.count], out[: report.count]
-        if len(report.left_out) == report.count:
+        xp, block, product = self._xp, left[: batch.count], out[: batch.count]
+        if len(batch.left_out) == batch.count:
             return product
         if self._strict and block.dtype.kind != "i":
             # Before the call: the input is to blame, not the function, for what becomes of NaN.
             finite = xp.isfinite(largest(xp, block))
-            finite[xp.asarray(report.left_out)] = True  # they hold copies of another matrix
+            finite[xp.asarray(batch.left_out)] = True  # they hold copies of another matrix
             if not finite.all():
-                raise _not_finite(self._problem, report.first + int(finite.argmin()))
+                raise _not_finite(self._problem, batch.first + int(finite.argmin()))
         # Anew each time: the function may have loaded another BLAS meanwhile.
         with threads.single_threaded_blas()() if xp is np else nullcontext():
             found = user_function.call(
-                self._problem.product, self._function, xp, block, report.first, self._problem
+                self._problem.product, self._function, xp, block, batch.first, self._problem
             )
         product[...] = found
-        report.product = largest(xp, product)
+        batch.product = largest(xp, product)
         return product
 
 
@@ -111,28 +128,28 @@ class Multiplication:
         with self._machine.work():
             gemm.check_precision(multiply, factors, self.compute)
 
-    def run(self, report: BatchReport, left: Any, right: Any, out: Any) -> Any:
+    def run(self, batch: Batch, left: Any, right: Any, out: Any) -> Any:
         """Compute the products of a batch on the work track, and return them, ``(n, m, p)``."""
-        xp, count, product = self._xp, report.count, out[: report.count]
+        xp, count, product = self._xp, batch.count, out[: batch.count]
         block, other = left[:count], _part(right, count)
         if self.compute == "int64":
-            _check_integers(self._problem, block, other, report.first)
+            _check_integers(self._problem, block, other, batch.first)
         if self._offset is not None:  # into other memory: hashing may still read the block
             xp.subtract(block, self._offset, out=self._centred[:count])
             left, block = self._centred, self._centred[:count]
         self._kernel.multiply(left, right, out, count)
         if self._look and product.dtype.kind != "i":
-            report.product = largest(xp, product)
+            batch.product = largest(xp, product)
         if self.proof:
-            report.ratio = self._checker.check(_signed(block), _signed(other), product)
+            batch.ratio = self._checker.check(_signed(block), _signed(other), product)
             forms, weights = self._checker.forms, None
-            if len(report.left_out):  # an infinite B may have made NaN of them
-                places = xp.asarray(report.left_out)
-                report.ratio[places], forms[:, places] = 0, 0
-            if report.weights is not None:
+            if len(batch.left_out):  # an infinite B may have made NaN of them
+                places = xp.asarray(batch.left_out)
+                batch.ratio[places], forms[:, places] = 0, 0
+            if batch.weights is not None:
                 # Not the copy of the weights that the sum uses: an error in that copy must show.
-                weights = xp.asarray(report.weights)
-            report.worst, report.total = report.ratio.max(), end_to_end.add_up(xp, forms, weights)
+                weights = xp.asarray(batch.weights)
+            batch.worst, batch.total = batch.ratio.max(), end_to_end.add_up(xp, forms, weights)
         return product
 
 
@@ -140,7 +157,7 @@ Operation = UserFunction | Multiplication
 
 
 class ShardChecks:
-    """Looks at the reports of one shard's batches, and refuses what is wrong."""
+    """Looks at what was found about the batches of one shard, and refuses what is wrong."""
 
     def __init__(self, plan: Plan, operation: Operation, machine: Machine) -> None:
         self._problem, self._strict = plan.problem, plan.settings.nonfinite == "error"
@@ -148,34 +165,34 @@ class ShardChecks:
         self._totals: list[np.ndarray] = []  # the sum of each batch's forms
         self._rows = 0.0  # see `end_to_end.product_bound`
 
-    def examine(self, report: BatchReport) -> None:
-        """Refuse a batch whose report shows an error, and collect its totals for the witness.
+    def examine(self, batch: Batch) -> None:
+        """Refuse a batch that has an error, and collect its totals for the witness.
 
         InputError if the input is not finite, or a product overflows; DeviceFailed if a product
         fails its proof.
         """
         finite: Any = True  # or a flag for each matrix
-        if report.product is not None:
-            finite = np.isfinite(self._fetch(report.product))
-            finite[report.left_out] = True
+        if batch.product is not None:
+            finite = np.isfinite(self._fetch(batch.product))
+            finite[batch.left_out] = True
             if self._strict and not finite.all():
-                raise _not_finite(self._problem, report.first + int(finite.argmin()))
-        if report.worst is None:
+                raise _not_finite(self._problem, batch.first + int(finite.argmin()))
+        if batch.worst is None:
             return
-        self._totals.append(self._fetch(report.total))
-        weights = report.weights
-        self._rows += report.count if weights is None else np.maximum(np.abs(weights), 1).sum()
-        if self._fetch(report.worst) <= 1.0:
+        self._totals.append(self._fetch(batch.total))
+        weights = batch.weights
+        self._rows += batch.count if weights is None else np.maximum(np.abs(weights), 1).sum()
+        if self._fetch(batch.worst) <= 1.0:
             return
-        ratio = self._fetch(report.ratio)
+        ratio = self._fetch(batch.ratio)
         wrong = ~(ratio <= 1.0) & finite  # numbers that are not finite were allowed
         if wrong.any():
             i = int(wrong.argmax())
             real = self._problem.product_dtype != "int64"
-            if real and report.product is None and not np.isfinite(ratio[i]):
-                raise _not_finite(self._problem, report.first + i)
+            if real and batch.product is None and not np.isfinite(ratio[i]):
+                raise _not_finite(self._problem, batch.first + i)
             raise DeviceFailed(
-                f"the product of matrix {report.first + i} is wrong: Freivalds' check is off by "
+                f"the product of matrix {batch.first + i} is wrong: Freivalds' check is off by "
                 f"{float(ratio[i]):.3g} times its tolerance; suspect the device and try another",
                 suspect=True,
             )

@@ -3,7 +3,7 @@
 A slot goes from *free* to *reading* to *queued* and back to *free*, and slots keep their order. One
 thread drives the ring. It begins reads into each free slot, including those of the next shard while
 this one ends; waits for the oldest read; queues checksums, product, proof and sum; and examines
-the report once the device has passed the mark behind that work. Other threads read and write
+the checks once the device has passed the mark behind that work. Other threads read and write
 (host.py, cuda.py).
 """
 
@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +18,7 @@ import numpy as np
 from shardwise.errors import DeviceFailed, InputError, TryAgain
 from shardwise.files.checksum import raw_bytes
 from shardwise.multiply.copy import Factor
-from shardwise.multiply.operation import (
-    BatchReport,
-    Machine,
-    Multiplication,
-    Operation,
-    UserFunction,
-)
+from shardwise.multiply.operation import Batch, Machine, Multiplication, Operation, UserFunction
 from shardwise.numerics.tree import TreeSum
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory
@@ -34,22 +27,6 @@ from shardwise.units import human_bytes
 
 if TYPE_CHECKING:
     from shardwise.multiply.job import ShardJob
-
-
-@dataclass(eq=False)
-class _Slot:
-    """Memory for a batch of factors, and the batch that it holds now."""
-
-    factors: list[Any]  # A, and its B's, or the one B, or None
-    job: "ShardJob | None" = None
-    batch: BatchReport = field(default_factory=lambda: BatchReport(0, 0))
-    place: int = 0  # of the batch in its shard
-    reads: list[Any] = field(default_factory=list)
-    # Set once the batch is queued.
-    mark: Callable[[], None] | None = None
-    fragments: list[Fragment] = field(default_factory=list)
-    written: Any = None
-    writes: list[Any] = field(default_factory=list)
 
 
 class Ring:
@@ -64,7 +41,9 @@ class Ring:
         self._machine, self._plan, self._problem = machine, plan, plan.problem
         self._keep = plan.settings.keep
         self._allocate(shard, most)
-        self._free, self._reading, self._queued = deque(self._slots), deque[_Slot](), deque[_Slot]()
+        # Numbers of slots, and batches that lie in the others.
+        self._free = deque(range(len(self._slots)))
+        self._reading, self._queued = deque[Batch](), deque[Batch]()
         # Nodes of the last sum, and their writes; they are valid until the next sum ends.
         self._nodes, self._writing_nodes = list[Any](), list[Any]()
 
@@ -82,24 +61,23 @@ class Ring:
                 "a larger one, narrower elements, matrices cut into blocks, or under keep: sum "
                 "more shards"
             )
-        *sizes, last = memory.ladder(self._problem, len(shard.run), cuda)
+        sizes, short = memory.ladder(problem, len(shard.run), cuda), ""
         spare = max(0, shard.memory - most) if most and not cuda else 0
-        limit = memory.ring_bytes(self._problem, *(sizes or [last])[0], self._keep) - spare
-        for size in sizes:
-            if memory.ring_bytes(self._problem, *size, self._keep) <= limit:
-                with suppress(MemoryError):
-                    return self._take(*size, shard.run)
-                self._slots, self._outs, self._right, self._sum = [], deque(), None, None
-                if cuda:
-                    self._machine.xp.get_default_memory_pool().free_all_blocks()
-        try:
-            return self._take(*last, shard.run)
-        except MemoryError as error:
-            kind = DeviceFailed if cuda else TryAgain  # no other shard would fit the device either
-            raise kind(
-                f"{error}: the least batch takes {human_bytes(least)}; ask for more memory "
-                "(mem_mb) or a larger device, or wait until it is free"
-            ) from error
+        limit = memory.ring_bytes(problem, *sizes[0], self._keep) - spare
+        fitting = [size for size in sizes if memory.ring_bytes(problem, *size, self._keep) <= limit]
+        for size in fitting or sizes[-1:]:
+            try:
+                return self._take(*size, shard.run)
+            except MemoryError as error:
+                short = str(error)  # the error itself would keep what was allocated
+            self._slots, self._outs, self._right, self._sum = [], deque(), None, None
+            if cuda:
+                self._machine.xp.get_default_memory_pool().free_all_blocks()
+        kind = DeviceFailed if cuda else TryAgain  # no other shard would fit the device either
+        raise kind(
+            f"{short}: the least batch takes {human_bytes(least)}; ask for more memory (mem_mb) or "
+            "a larger device, or wait until it is free"
+        )
 
     def _take(self, slots: int, matrices: int, run: range) -> None:
         problem, zeros = self._problem, self._machine.xp.zeros  # unused places may be multiplied
@@ -109,8 +87,9 @@ class Ring:
             shapes = [problem.left, problem.right] if problem.right else [problem.left]
             # The one B that serves all matrices.
             self._right = zeros(shapes.pop(), dtype) if problem.shared_right else None
+            # Memory for a batch each: A, and its B's, or the one B, or None.
             self._slots = [
-                _Slot([*(zeros((matrices, *own), dtype) for own in shapes), self._right][:2])
+                [*(zeros((matrices, *own), dtype) for own in shapes), self._right][:2]
                 for _ in range(slots)
             ]
             self._own = len(shapes)  # factors that each matrix has for itself
@@ -130,7 +109,7 @@ class Ring:
         if self._sum is None:
             self._ahead = min(self._ahead, outs - 1)
         if isinstance(self.operation, Multiplication):
-            self.operation.try_arithmetic(*self._slots[0].factors, self._outs[0][0])
+            self.operation.try_arithmetic(*self._slots[0], self._outs[0][0])
 
     def compute(self, job: "ShardJob", coming: Callable[[], "ShardJob | None"]) -> None:
         """Take all batches of a shard through the ring; its writes may be in flight afterwards.
@@ -138,7 +117,7 @@ class Ring:
         ``coming`` is asked for the next shard once this one needs no more slots.
         """
         jobs = [job]
-        for other in {slot.job for slot in self._reading} - {job}:
+        for other in {batch.job for batch in self._reading} - {job}:
             self._drop(other)  # read ahead, but it does not come next
         try:
             self._begin(job)
@@ -186,78 +165,78 @@ class Ring:
 
     def _begin_reads(self, job: "ShardJob") -> None:
         """Begin to read the next batch of a shard into the slot that has been free for longest."""
-        slot = self._free.popleft()
-        self._reading.append(slot)
-        slot.job, slot.reads, slot.fragments = job, [], []
-        slot.batch = BatchReport(job.next, min(self.matrices, job.shard.stop - job.next))
-        slot.place = job.next - job.shard.start
-        job.next += slot.batch.count
+        count = min(self.matrices, job.shard.stop - job.next)
+        batch = Batch(job, self._free.popleft(), job.next, count, job.next - job.shard.start)
+        batch.factors = self._slots[batch.slot]
+        self._reading.append(batch)
+        job.next += count
         if job.weights is not None:
-            slot.batch.weights = job.weights[slot.place :][: slot.batch.count]
-            slot.batch.left_out = np.flatnonzero(slot.batch.weights == 0)
+            batch.weights = job.weights[batch.place :][:count]
+            batch.left_out = np.flatnonzero(batch.weights == 0)
         try:
-            for factor, offset, raw in self._bytes_of(slot):
-                slot.reads += self._machine.fill(factor, offset, raw)
+            for factor, offset, raw in self._bytes_of(batch):
+                batch.reads += self._machine.fill(factor, offset, raw)
         except Exception as error:  # perhaps of the next shard: raised at its turn
             failed: Future[None] = Future()
             failed.set_exception(error)
-            slot.reads.append(failed)
+            batch.reads.append(failed)
 
-    def _bytes_of(self, slot: _Slot) -> Iterator[tuple[Factor, int, Any]]:
+    def _bytes_of(self, batch: Batch) -> Iterator[tuple[Factor, int, Any]]:
         """The factors of a batch: each with the offset in it and the bytes of the slot."""
-        for factor, stack in zip(slot.job.factors, slot.factors[: self._own], strict=False):
-            yield factor, slot.place * stack[0].nbytes, raw_bytes(stack[: slot.batch.count])
+        for factor, stack in zip(batch.job.factors, batch.factors[: self._own], strict=False):
+            yield factor, batch.place * stack[0].nbytes, raw_bytes(stack[: batch.count])
 
-    def _queue(self, slot: _Slot) -> None:
-        """Wait for the reads of a slot, and queue all work on its batch."""
-        job, machine = slot.job, self._machine
+    def _queue(self, batch: Batch) -> None:
+        """Wait for the reads of a batch, and queue all work on it."""
+        job, machine = batch.job, self._machine
         with job.timed("read"):
-            for read in slot.reads:
+            for read in batch.reads:
                 read.result()
         with job.timed("write"):
             settle(self._outs[0][1])
         with job.timed("compute"):
-            for factor, offset, raw in self._bytes_of(slot):
-                slot.fragments += machine.hash(factor.digest, offset, raw)
-            if self._problem.result or len(slot.batch.left_out):
+            for factor, offset, raw in self._bytes_of(batch):
+                batch.fragments += machine.hash(factor.digest, offset, raw)
+            if self._problem.result or len(batch.left_out):
                 machine.mark()()  # hash first: what follows may change the block
-                self._take_fragments(slot.fragments)
+                self._take_fragments(batch.fragments)
             with machine.work(), np.errstate(all="ignore"):  # the checks find and name overflow
-                self._work(slot)
-            if slot.written is not None:
-                offset = slot.place * self._problem.product_bytes
-                slot.fragments += machine.hash(job.digest, offset, slot.written, products=True)
-            slot.mark = machine.mark()
+                self._work(batch)
+            if batch.written is not None:
+                offset = batch.place * self._problem.product_bytes
+                batch.fragments += machine.hash(job.digest, offset, batch.written, products=True)
+            batch.mark = machine.mark()
 
-    def _work(self, slot: _Slot) -> None:
+    def _work(self, batch: Batch) -> None:
         """Multiply a batch, prove its products, and add them, if there is a sum."""
-        out, slot.writes = self._outs[0]
+        out, batch.writes = self._outs[0]
         self._outs.rotate(-1)
-        batch, places = slot.batch, None
+        places = None
         if len(batch.left_out):
             places = self._machine.xp.asarray(batch.left_out)
             # They may hold NaN, and a user's function may not accept zeros: take another one twice.
             like = int((batch.weights != 0).argmax())
-            for stack in slot.factors[: self._own]:
+            for stack in batch.factors[: self._own]:
                 stack[places] = stack[like] if batch.weights[like] else 0
-        products = self.operation.run(batch, *slot.factors, out)
+        products = self.operation.run(batch, *batch.factors, out)
         if places is not None:  # they count as zeros, whatever B or a function made of them
             products[places] = 0
         if self._sum is None:
-            slot.written = raw_bytes(products)
+            batch.written = raw_bytes(products)
         else:
             self._sum.add(products, batch.first)
 
-    def _look_at(self, slot: _Slot) -> None:
-        """Wait for the queued work of a slot, look at its report, and begin its writes."""
-        job = slot.job
+    def _look_at(self, batch: Batch) -> None:
+        """Wait for the queued work on a batch, look at its checks, and begin its writes."""
+        job = batch.job
         with job.timed("compute"):
-            slot.mark()
-            self._take_fragments(slot.fragments)
-            job.checks.examine(slot.batch)
-        if slot.written is not None:
-            slot.writes += job.write(slot.place * self._problem.product_bytes, slot.written)
-        self._free.append(slot)
+            batch.mark()
+            self._take_fragments(batch.fragments)
+            job.checks.examine(batch)
+        if batch.written is not None:
+            offset = batch.place * self._problem.product_bytes
+            batch.writes += job.write(offset, batch.written)
+        self._free.append(batch.slot)
 
     def _take_fragments(self, fragments: list[Fragment]) -> None:
         for checksum, offset, raw in fragments:
@@ -289,14 +268,15 @@ class Ring:
 
     def _drop(self, job: "ShardJob") -> None:
         """Free the slots of a shard that is given up, once nothing is in flight in them."""
-        for slot in self._slots:
-            if slot.job is job:
-                settle(slot.reads)
+        for batch in self._reading:  # reads of a batch that was queued have ended
+            if batch.job is job:
+                settle(batch.reads)
         with suppress(Exception):  # if the device is lost, the next shard finds out
             self._machine.settle()
         self._queued.clear()
-        self._reading = deque(slot for slot in self._reading if slot.job is not job)
-        self._free = deque(slot for slot in self._slots if slot not in self._reading)
+        self._reading = deque(batch for batch in self._reading if batch.job is not job)
+        taken = {batch.slot for batch in self._reading}
+        self._free = deque(slot for slot in range(len(self._slots)) if slot not in taken)
 
 
 def settle(transfers: list[Any]) -> None:
