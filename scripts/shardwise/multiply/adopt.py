@@ -4,11 +4,13 @@ The key changes with the identity of the input files, even if their bytes stay. 
 computed, its bytes are compared with those of earlier products: a read, but no multiplication.
 """
 
+import fnmatch
 import json
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -35,7 +37,7 @@ class Earlier:
 
     def __init__(self, plan: Plan, backend: str) -> None:
         self._plan, self._backend = plan, backend
-        self._names: dict[Path, list[str]] = {}
+        self._listed = cache(lambda folder: os.listdir(folder) if folder.exists() else [])
         self._matches, self._misses = 0, 0
 
     def adopt(self, shard: Shard, copied: str | None) -> bool:
@@ -63,18 +65,14 @@ class Earlier:
         """The receipts of products that may differ from the shard's only by the factors' bytes."""
         plan = self._plan
         folder = plan.results.receipt(shard.name).parent
-        if folder not in self._names:
-            self._names[folder] = os.listdir(folder) if folder.exists() else []
         weights = plan.per_matrix.digest(shard.run, plan.settings.keep)
         own = shard.start, shard.stop, plan.facts.recipe, self._backend, weights
-        for name in self._names[folder]:
-            stem = name.removesuffix(".json")
-            if name.startswith(f"{shard.shard}-") and stem not in (name, shard.name):
-                with suppress(ShardwiseError):
-                    said = receipts.read(folder / name, ProductReceipt)
-                    of = said.start, said.stop, said.recipe, said.backend, said.per_matrix
-                    if of == own and stem == f"{shard.shard}-{said.key}":
-                        yield said
+        for name in fnmatch.filter(self._listed(folder), f"{shard.shard}-*.json"):
+            with suppress(ShardwiseError):
+                said = receipts.read(folder / name, ProductReceipt)
+                of = said.start, said.stop, said.recipe, said.backend, said.per_matrix
+                if of == own and name == f"{shard.shard}-{said.key}.json" != f"{shard.name}.json":
+                    yield said
 
 
 def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) -> bool:

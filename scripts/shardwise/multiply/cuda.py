@@ -124,19 +124,14 @@ class Transfer:
             if self._future is not None:
                 try:
                     self._future.get()
-                except (RuntimeError, OSError) as error:
-                    self._error = self._told(error)
+                except (RuntimeError, OSError) as error:  # KvikIO says only in words what failed
+                    number = next((n for n in FULL if os.strerror(n) in str(error)), errno.EIO)
+                    self._error = OSError(number, os.strerror(number), self._path)
+                    if "CUDA" in str(error) or "CUresult" in str(error):
+                        self._error = DeviceFailed(str(error))
                 self._future = self._raw = None
         if self._error is not None:
             raise self._error
-
-    def _told(self, error: Exception) -> Exception:
-        """The error to raise for a failure that KvikIO describes only in words."""
-        words = str(error)
-        if "CUDA" in words or "CUresult" in words:
-            return DeviceFailed(words)
-        number = next((n for n in FULL if os.strerror(n) in words), errno.EIO)
-        return OSError(number, os.strerror(number), self._path)
 
 
 def _kvikio(products: bool) -> Any:

@@ -30,7 +30,10 @@ class Host:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(memory.READERS, "file")
-        _keep_freed_memory()
+        # The C library keeps freed memory for the next array; see docs/internals/multiply.md.
+        with suppress(AttributeError):  # only glibc has this function
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(_M_MMAP_THRESHOLD, 32 * MIB), mallopt(_M_TRIM_THRESHOLD, 128 * MIB)
 
     def settle(self) -> None:
         """Wait until all queued work is done."""
@@ -75,10 +78,3 @@ class Host:
         part, end = pieces.PART_BYTES, raw.nbytes
         cuts = pairwise([0, *range(part - at % part, end, part), end])
         return [self._pool.submit(call, at + low, raw[low:high]) for low, high in cuts]
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library keep freed memory for the next array; see docs/internals/multiply.md."""
-    with suppress(AttributeError):  # only glibc has this function
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 32 * MIB), mallopt(_M_TRIM_THRESHOLD, 128 * MIB)

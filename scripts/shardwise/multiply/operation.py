@@ -210,10 +210,11 @@ class ShardChecks:
 def _not_finite(problem: Problem, matrix: int) -> BadMatrix:
     """The error for a product that is not finite; the job looks whether its factors are."""
     what = f"the product of matrix {matrix} overflows {problem.dtype}, but its factors are finite"
+    cure = "scale the input, or save it with wider elements, or set nonfinite: allow"
     if problem.result:
         what = f"{problem.product} returned NaN or Inf for matrix {matrix}, which is finite"
-    cure = "correct it" if problem.result else "scale the input, or save it with wider elements"
-    return BadMatrix(what, f"{cure}, or set nonfinite: allow", matrix)
+        cure = "correct it, or set nonfinite: allow"
+    return BadMatrix(what, cure, matrix)
 
 
 def _part(right: Any, count: int) -> Any:
