@@ -92,9 +92,8 @@ class ShardJob:
     def run(self) -> None:
         """Compute the shard, and commit its result with a receipt.
 
-        InputError if a number is not finite under ``nonfinite: error``, or the config does not fit;
-        IntegrityError if an input is not the planned one, or a product of the CPU fails its proof;
-        DeviceFailed if the GPU is lost, busy or full, or its product fails the proof.
+        InputError if a number is not finite under ``nonfinite: error``; IntegrityError if an input
+        is not as planned, or a product of the CPU is wrong; DeviceFailed if the GPU fails.
         """
         self.begin().compute()
         self.finish()

@@ -235,18 +235,16 @@ def largest(xp: Any, stack: Any) -> Any:
 
 def _check_integers(problem: Problem, left: Any, right: Any, first: int) -> None:
     """Refuse integers whose products might not fit int64; rounding errs on the safe side."""
-    a, *others = [_moduli(block) for block in (left, right) if block is not None]
-    b = others[0] if others else a
+    moduli = []  # the largest of each matrix, in float64, which does not overflow
+    for block in (left, right):
+        if block is not None:
+            flat = block.reshape(block.shape[0] if block.ndim == 3 else 1, -1)
+            ends = np.array([flat.max(axis=1).tolist(), flat.min(axis=1).tolist()], float)
+            moduli.append(np.abs(ends).max(axis=0))
+    a, b = moduli[0], moduli[-1]
     bound = np.maximum(problem.factor_shapes[0][1] * a * b, np.maximum(a, b))
     wrong = bound > 2.0**63 * (1 - 1e-15)
     if wrong.any():
         matrix = first + int(wrong.argmax())
         what = f"the product of matrix {matrix} may not fit int64"
         raise BadMatrix(what, "save the input as float64", matrix)
-
-
-def _moduli(block: Any) -> np.ndarray:
-    """The largest modulus of each matrix, in float64, which does not overflow."""
-    flat = block.reshape(block.shape[0] if block.ndim == 3 else 1, -1)
-    ends = np.array([flat.max(axis=1).tolist(), flat.min(axis=1).tolist()], float)
-    return np.abs(ends).max(axis=0)
