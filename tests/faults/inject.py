@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _BY_PATH = ("unlink", "remove", "truncate", "utime", "mkdir", "rmdir", "chmod")
-_BY_DESCRIPTOR = ("fsync", "fdatasync", "ftruncate", "fchmod", "posix_fallocate")
+_BY_DESCRIPTOR = ("fsync", "fdatasync", "ftruncate", "posix_fallocate")
 _WRITING = os.O_CREAT | os.O_WRONLY | os.O_RDWR
 WRITES = ("write", "pwrite")
 RENAMES = ("replace", "rename")
@@ -165,9 +165,7 @@ def failing_from(at: int, error: int, kinds: tuple[str, ...]) -> Fault:
 
 
 def plain(call: Call) -> Any:
-    """Fail like a disk that supports neither permissions nor the fsync of a folder."""
-    if call.kind == "fchmod":
-        raise _error(errno.EPERM, call)
+    """Fail like a disk that does not support the fsync of a folder."""
     if os.path.isdir(call.path):
         raise _error(errno.EINVAL, call)
     return call.do()

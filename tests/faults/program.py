@@ -39,17 +39,17 @@ READ_ONLY = "results folder that turns read-only in mid-run"
 LOST = "rename that reports failure but happened"
 REFUSED = "rename that fails"
 SHORT = "short write"
-PLAIN = "disk without permissions or flushes of folders"
+PLAIN = "disk without flushes of folders"
 TOLD = {FULL: "No space left on device", QUOTA: "quota exceeded", READ_ONLY: "Read-only file"}
 
 _NEW = ("open", "mkdir", "ftruncate", *WRITES)
-_ALL = (*_NEW, "fsync", "fchmod", "unlink", *RENAMES, "rmdir", "truncate")
+_ALL = (*_NEW, "fsync", "unlink", *RENAMES, "rmdir", "truncate")
 FAILURES: tuple[tuple[str, tuple[str, ...], Callable[[int], Fault]], ...] = (
     (LOST, RENAMES, lambda at: once(at, failing(errno.EIO, done=True))),
     (REFUSED, RENAMES, lambda at: once(at, failing(errno.EIO))),
     (FULL, _NEW, lambda at: failing_from(at, errno.ENOSPC, _NEW)),
     (QUOTA, ("fsync",), lambda at: once(at, failing(errno.EDQUOT))),
-    (PLAIN, ("fsync", "fchmod"), lambda at: once(at, inject.plain)),
+    (PLAIN, ("fsync",), lambda at: once(at, inject.plain)),
     (BROKEN, ("fsync", "open", *WRITES), lambda at: once(at, failing(errno.EIO))),
     (SHORT, WRITES, lambda at: once(at, lambda call: call.half())),
     (READ_ONLY, _ALL, lambda at: failing_from(at, errno.EROFS, _ALL)),

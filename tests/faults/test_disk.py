@@ -29,7 +29,7 @@ ERRORS = [
     fault("disk full"), fault("quota error at fsync"), fault("input/output error"),
     fault("results folder that turns read-only in mid-run"),
     fault("rename that reports failure but happened"), fault("rename that fails"),
-    fault("short write"), fault("disk without permissions or flushes of folders"),
+    fault("short write"), fault("disk without flushes of folders"),
 ]  # fmt: skip
 
 

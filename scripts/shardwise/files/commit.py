@@ -13,9 +13,8 @@ from typing import BinaryIO
 
 from shardwise.errors import writing
 
+# Errors of file systems that cannot flush a folder: CIFS, exFAT, some FUSE.
 _UNABLE = (errno.EINVAL, errno.EBADF, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Errors of file systems without fsync of folders or permissions: CIFS, exFAT, some FUSE."""
-
 _UNDER_WAY: set[Path] = set()  # temporary files of this process
 _CREATING = threading.RLock()  # held while a file is created; `abandon` never releases it
 
@@ -40,7 +39,7 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     temporary = temporary_for(path)
     _UNDER_WAY.add(temporary)
     try:
-        with writing(path), open(temporary, "w+b", opener=create_private) as file:
+        with writing(path), open(temporary, "w+b", opener=create) as file:
             try:
                 yield file
             except BaseException:
@@ -62,6 +61,12 @@ def temporary_for(path: Path) -> Path:
     return path.with_name(f".{path.name}.{writer}.tmp")
 
 
+def create(name: str, flags: int) -> int:
+    """An opener for `open`: creates a new file, and follows no link."""
+    with _CREATING:
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+
+
 def abandon() -> None:
     """Remove the temporary files of all commits, in a process that will not wait for its threads.
 
@@ -78,20 +83,19 @@ def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = 
 
     ``receipt`` is that of the former file of this name, and is removed before the rename.
     """
-    with _if_able():
-        os.fchmod(file.fileno(), 0o666 & ~_umask())
     os.fsync(file.fileno())
     if receipt is not None:
         os.stat(temporary)  # fails if the folder was renamed: then this receipt is another run's
         receipt.unlink(missing_ok=True)
     _rename(temporary, path, os.fstat(file.fileno()))
-    _fsync_folder(path.parent)
-
-
-def create_private(name: str, flags: int) -> int:
-    """An opener for `open`: creates a file that only its user can read, and follows no link."""
-    with _CREATING:
-        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _UNABLE:
+            raise
+    finally:
+        os.close(folder)
 
 
 def _rename(temporary: Path, path: Path, written: os.stat_result) -> None:
@@ -105,59 +109,21 @@ def _rename(temporary: Path, path: Path, written: os.stat_result) -> None:
         raise
 
 
-@contextmanager
-def _if_able() -> Iterator[None]:
-    """Ignore the error of a file system that does not support the call; raise any other."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _UNABLE:
-            raise
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with _if_able():
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _umask() -> int:
-    """The bits that new files of this process do not get; unless Linux tells, all but its user's.
-
-    Setting the umask in order to read it would apply to files that other threads create.
-    """
-    status = Path("/proc/self/status").read_bytes()
-    known = re.search(rb"^Umask:\s*([0-7]+)", status, re.MULTILINE)
-    return int(known[1], 8) if known else 0o077
-
-
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
     """Remove temporary files that dead writers on this host left: of one file, or of all."""
     file = r".+" if name is None else re.escape(name)
     host = re.escape(socket.gethostname())
     pattern = re.compile(rf"\.{file}\.{host}\.(\d{{1,9}})\.[0-9a-f]+\.tmp")
-    try:
-        with os.scandir(folder) as entries:
-            matches = [(Path(e.path), m[1]) for e in entries if (m := pattern.fullmatch(e.name))]
-    except FileNotFoundError:
-        return
-    for path, pid in matches:
-        if not _alive(pid):
-            path.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        for entry in os.listdir(folder):
+            if (match := pattern.fullmatch(entry)) and not _alive(int(match[1])):
+                Path(folder, entry).unlink(missing_ok=True)
 
 
-def _alive(pid: str) -> bool:
-    """Whether a process may still write; a zombie cannot."""
+def _alive(pid: int) -> bool:
+    """Whether a process may still write."""
     try:
-        # As bytes: the program's name, in parentheses, may be cut within a character.
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except (OSError, IndexError):  # the process is gone, or /proc hides it
-        try:
-            os.kill(int(pid), 0)
-        except OSError as error:
-            return not isinstance(error, ProcessLookupError)
-        return True
-    return state not in b"ZX"
+        os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # a process of another user lives
+    return True

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwise.errors import writing
 from shardwise.files.checksum import raw_bytes
-from shardwise.files.commit import create_private, publish, remove_leftovers, temporary_for
+from shardwise.files.commit import create, publish, remove_leftovers, temporary_for
 from shardwise.files.npy import DATA_OFFSET, StackWriter
 from shardwise.files.paths import Results
 from shardwise.plan.problem import Problem, statistic_dtype, statistic_pieces, statistic_shape
@@ -44,7 +44,7 @@ class ResultFiles:
         for name, path in self._paths.items():
             remove_leftovers(path.parent, path.name)
             temporary = temporary_for(path)
-            with writing(path), open(temporary, "w+b", opener=create_private) as file:
+            with writing(path), open(temporary, "w+b", opener=create) as file:
                 self.temporary[name] = temporary
                 StackWriter(file, *self._facts[name]).begin()
         return self.temporary
