@@ -2,7 +2,6 @@
 
 import os
 import threading
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import xxhash
 
 from shardwise.errors import IntegrityError
-from shardwise.files import extents
+from shardwise.files.extents import OpenFile
 
 CHUNK_BYTES = 8 * 1024**2
 
@@ -115,16 +114,14 @@ class PieceChecksum:
             self._digest ^= digest
 
 
-def file_checksum(
-    path: Path, offset: int, row_bytes: int, piece_bytes: int, descriptor: int | None = None
-) -> str:
-    """Checksum of the elements of a file, maybe an open one, from byte ``offset`` on."""
-    with FileIO(path if descriptor is None else descriptor, closefd=descriptor is None) as file:
+def file_checksum(path: Path, offset: int, row_bytes: int, piece_bytes: int) -> str:
+    """Checksum of the elements of a file, from byte ``offset`` on."""
+    with OpenFile(str(path)) as file:
         total = max(0, os.fstat(file.fileno()).st_size - offset)
         checksum = PieceChecksum(total, row_bytes, piece_bytes)
         buffer = np.empty(min(CHUNK_BYTES, max(1, total)), np.uint8)
         for done in range(0, total, len(buffer)):
-            part = buffer[: min(len(buffer), total - done)]
-            extents.read_fully(file.fileno(), offset + done, part, path)
+            part = buffer[: total - done]
+            file.read_at(offset + done, part)
             checksum.update(done, part)
     return checksum.hexdigest()

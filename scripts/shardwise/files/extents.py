@@ -5,6 +5,7 @@ import errno
 import os
 from collections.abc import Callable
 from functools import lru_cache
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,24 +30,22 @@ class Extent(NamedTuple):
     nbytes: int
 
 
-class OpenFile:
+class OpenFile(FileIO):
     """A file that is open for reading, until the last reference to it is gone."""
 
-    def __init__(self, path: str) -> None:
-        self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
-
     def __del__(self) -> None:
-        """Close it."""
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
+        """Close it, without a warning."""
+        self.close()
 
-    def fileno(self) -> int:
-        """The descriptor."""
-        return self._descriptor
-
-    def read(self, offset: int, view: np.ndarray) -> None:
+    def read_at(self, offset: int, view: np.ndarray) -> None:
         """Fill a buffer with bytes from ``offset`` on; IntegrityError if the file ends early."""
-        read_fully(self._descriptor, offset, view, self._path)
+        memory = memoryview(view)
+        while memory:
+            with writing(self.name):  # else the caller's `writing` would name the file it writes
+                got = os.preadv(self.fileno(), [memory], offset)
+            if not got:
+                raise IntegrityError(f"{self.name}: became shorter while it was read")
+            offset, memory = offset + got, memory[got:]
 
 
 class OpenFiles:
@@ -66,22 +65,6 @@ class OpenFiles:
                 return item
 
         self.get = lru_cache(_MOST_OPEN)(open_one)
-
-
-def read_fully(descriptor: int, offset: int, view: np.ndarray, path: Path | str) -> None:
-    """Fill a buffer with bytes of a file from ``offset`` on; IntegrityError if that ends early."""
-    memory = memoryview(view)
-    while memory:
-        with writing(path):  # else the caller's `writing` would name the file that it writes
-            got = os.preadv(descriptor, [memory], offset)
-        if not got:
-            raise shorter(path)
-        offset, memory = offset + got, memory[got:]
-
-
-def shorter(path: Path | str) -> IntegrityError:
-    """The error for a file that ends too early."""
-    return IntegrityError(f"{path}: became shorter while it was read")
 
 
 def allocate(descriptor: int, nbytes: int, path: Path) -> None:

@@ -141,7 +141,7 @@ def read_matrices(
         _read_fortran(file, header, (start, stop), out, first_row)
     else:
         offset = header.offset + (start * rows + first_row) * columns * out.itemsize
-        file.read(offset, raw_bytes(out))
+        file.read_at(offset, raw_bytes(out))
         if not header.dtype.isnative:
             out.byteswap(inplace=True)
 
@@ -163,7 +163,7 @@ def _read_fortran(
             shape = (min(wide, columns - j), min(tall, height - i), high - low)
             block = np.empty(shape, header.dtype)
             first = j * rows + first_row + i
-            file.read(header.offset + first * line + low * block.itemsize, raw_bytes(block))
+            file.read_at(header.offset + first * line + low * block.itemsize, raw_bytes(block))
             taken = block[:, :, part[0] - low : part[1] - low].transpose(2, 1, 0)
             out[:, i : i + shape[1], j : j + shape[0]] = taken
 

@@ -64,7 +64,7 @@ def problem(name: str) -> str | None:
 
 
 def status(url: str) -> Status:
-    """Size and ETag of an object; raises the errors of :meth:`Object.read`."""
+    """Size and ETag of an object; raises the errors of :meth:`Object.read_at`."""
     with _explained(url) as obstore:
         return _status(url, obstore.head(*_place(url)))
 
@@ -92,7 +92,7 @@ class Object:
     def __init__(self, url: str, known: Status | None = None) -> None:
         self.status = known or status(url)
 
-    def read(self, offset: int, view: Any) -> None:
+    def read_at(self, offset: int, view: Any) -> None:
         """Fill a buffer of bytes from byte ``offset`` on; IntegrityError if they have changed."""
         url, memory = self.status.url, memoryview(view)
         for at in range(0, len(memory), PART_BYTES):
@@ -109,7 +109,7 @@ class Object:
     def take(self, begin: int, end: int) -> bytearray:
         """Bytes from ``begin`` to ``end``, or to where the object ends."""
         raw = bytearray(max(0, min(end, self.status.size) - begin))
-        self.read(begin, raw)
+        self.read_at(begin, raw)
         return raw
 
 

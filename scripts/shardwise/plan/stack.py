@@ -80,7 +80,7 @@ class StackReader:
         if extents is None:
             return self._convert(view, self._parts(low, low + view.nbytes))
         for path, offset, nbytes in extents:
-            files.get(path).read(offset, view[:nbytes])
+            files.get(path).read_at(offset, view[:nbytes])
             view = view[nbytes:]
         return None
 

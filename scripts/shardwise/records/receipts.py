@@ -238,8 +238,7 @@ def check_file(path: Path, facts: ArrayFile, elements: bool = False) -> int:
             if os.pread(descriptor, len(header), 0) != header:
                 raise IntegrityError(f"{path}: its header does not match its receipt")
             if elements:
-                cut = facts.row_bytes, facts.piece_bytes
-                found = file_checksum(path, DATA_OFFSET, *cut, descriptor)
+                found = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes)
                 if found != facts.checksum:
                     raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
         finally:

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from io import FileIO
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.files.checksum import piece_digest
-from shardwise.files.extents import read_fully
+from shardwise.files.extents import OpenFile
 from shardwise.files.npy import DATA_OFFSET
 
 Span = tuple[int, int]  # first, and last exclusive
@@ -124,12 +123,12 @@ class Scan:
     def read(self, batches: Iterable[Rows], stripe: int) -> Iterator[tuple[Rows, np.ndarray]]:
         """Yield the batches in order; the numbers of one are valid until the next is asked for."""
         for shard, some in groupby(batches, lambda rows: rows.shard):
-            with FileIO(self._path_of(shard)) as file:
+            with OpenFile(str(self._path_of(shard))) as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
                 for rows in some:
                     yield rows, self._read(file, rows, stripe)
 
-    def _read(self, file: FileIO, rows: Rows, stripe: int) -> np.ndarray:
+    def _read(self, file: OpenFile, rows: Rows, stripe: int) -> np.ndarray:
         """Read some rows piece by piece, and hash each."""
         low, high = self._layout.bounds(stripe)
         shape = rows.last - rows.first, high - low
@@ -142,7 +141,7 @@ class Scan:
         room, at, digest = self._room[:total], 0, 0
         for number, begin, nbytes in self._layout.pieces(rows, stripe):
             piece = room[at : at + nbytes]
-            read_fully(file.fileno(), DATA_OFFSET + begin, piece, file.name)
+            file.read_at(DATA_OFFSET + begin, piece)
             digest ^= piece_digest(piece, number)
             at += nbytes
         self.digests[rows.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)

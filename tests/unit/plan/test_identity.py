@@ -18,13 +18,13 @@ from tests.factories import kept, leftovers, save, stack
 @pytest.fixture
 def meanwhile(monkeypatch):
     """Actions, by path of a file, that happen once its first bytes have been read."""
-    todo, read = {}, extents.OpenFile.read
+    todo, read = {}, extents.OpenFile.read_at
 
     def instead(self, *words):
         read(self, *words)
-        todo.pop(self._path, lambda: None)()
+        todo.pop(self.name, lambda: None)()
 
-    monkeypatch.setattr(extents.OpenFile, "read", instead)
+    monkeypatch.setattr(extents.OpenFile, "read_at", instead)
     return todo
 
 
