@@ -36,7 +36,6 @@ def header(path: str, inside: str) -> Header:
         place = int(h5py.h5o.get_info(dataset.id).addr)  # the same, whatever name led to it
         if chunk := dataset.chunks:
             _refuse_filters(dataset, where)
-            _refuse_odd_sizes(dataset, where)
             chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, chunk, strict=True))
             missing, plist = chunks - dataset.id.get_num_chunks(), dataset.id.get_create_plist()
             unfilled = plist.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
@@ -56,7 +55,8 @@ def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int
     """Rows of some matrices; HDF5 decompresses each chunk that they lie in once."""
     with _dataset(path, inside, IntegrityError) as dataset:
         part = (slice(*matrices), slice(*rows), slice(0, dataset.shape[-1]))[-dataset.ndim :]
-        _refuse_odd_streams(dataset, path, part)
+        if dataset.chunks:
+            _refuse_odd_chunks(dataset, path, part)
         block: np.ndarray = dataset[part]
         return block.reshape(-1, *block.shape[-2:])
 
@@ -114,52 +114,41 @@ def _refuse_filters(dataset: Any, where: str) -> None:
             )
 
 
-def _refuse_odd_sizes(dataset: Any, where: str) -> None:
-    """Refuse an uncompressed chunk of the wrong size, or a compressed one that is far too large."""
-    filters = _filters(dataset)
-    nbytes = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
-
-    def look(chunk: Any) -> Any:
-        used = [n for i, n in enumerate(filters) if not chunk.filter_mask >> i & 1]
-        whole = nbytes + _CHECKSUM_BYTES * used.count(_FLETCHER32)
-        # A writer may leave chunks at the edge unfiltered, without saying so in the mask.
-        plain = not _COMPRESSED.keys() & used
-        odd = chunk.size not in (nbytes, whole) if plain else chunk.size > 2 * whole + MIB
-        return chunk.chunk_offset if odd else None  # a tuple ends the search
-
-    if odd := dataset.id.chunk_iter(look):
-        raise InputError(f"{where} is damaged: its chunk at {odd} has an odd size; write it again")
-
-
-def _refuse_odd_streams(dataset: Any, path: str, part: tuple[slice, ...]) -> None:
+def _refuse_odd_chunks(dataset: Any, path: str, part: tuple[slice, ...]) -> None:
     """Refuse chunks of other sizes once decoded: HDF5 would read what lies behind in memory."""
-    filters = _filters(dataset) if dataset.chunks else []
-    at = next((i for i, number in enumerate(filters) if number in _COMPRESSED), None)
-    if at is None:
-        return
-    count = streams.COUNTED[_COMPRESSED[filters[at]]]
-    nbytes = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
-    whole = nbytes + _CHECKSUM_BYTES * filters[:at].count(_FLETCHER32)
+    filters, shape = _filters(dataset), dataset.chunks
+    nbytes = math.prod(shape) * dataset.id.get_type().get_size()
+    at = next((i for i, number in enumerate(filters) if number in _COMPRESSED), len(filters))
+    before, behind = (
+        _CHECKSUM_BYTES * some.count(_FLETCHER32) for some in (filters[:at], filters[at:])
+    )
+    whole = nbytes + before
 
-    def check(origin: tuple[int, ...]) -> None:
-        if dataset.id.get_chunk_info_by_coord(origin).byte_offset is None:
-            return  # the chunk was never written
-        mask, stored = dataset.id.read_direct_chunk(origin)
-        raw = stored[: len(stored) - _CHECKSUM_BYTES * filters[at:].count(_FLETCHER32)]
-        ends = map(operator.add, origin, dataset.chunks)
-        edge = any(map(operator.gt, ends, dataset.shape)) and len(stored) == nbytes
-        if not (mask >> at & 1 or edge) and count(raw, whole) != whole:
+    def check(chunk: Any) -> None:
+        ends = map(operator.add, chunk.chunk_offset, shape)
+        # A writer may leave chunks at the edge unfiltered, without saying so in the mask.
+        edge = any(map(operator.gt, ends, dataset.shape)) and chunk.size == nbytes
+        if edge or at == len(filters) or chunk.filter_mask >> at & 1:
+            odd = chunk.size not in (nbytes, whole + behind)
+        elif not (odd := chunk.size > 2 * whole + MIB):
+            _, stored = dataset.id.read_direct_chunk(chunk.chunk_offset)
+            count = streams.COUNTED[_COMPRESSED[filters[at]]]
+            odd = count(stored[: len(stored) - behind], whole) != whole
+        if odd:
             raise IntegrityError(
-                f"{path}: the chunk of {dataset.name} at {origin} does not decode to {whole} "
-                "bytes; copy or write it again"
+                f"{path}: the chunk of {dataset.name} at {chunk.chunk_offset} does not decode to "
+                f"{nbytes} bytes; copy or write it again"
             )
 
+    wanted = {
+        tuple(s.start // n * n for s, n in zip(own, shape, strict=True))
+        for own in dataset.iter_chunks(part)
+    }
+    found = list[Any]()
+    # To ask for one chunk by its place takes as long as to go through them all.
+    dataset.id.chunk_iter(lambda c: found.append(c) if c.chunk_offset in wanted else None)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        origins = (
-            tuple(s.start // n * n for s, n in zip(own, dataset.chunks, strict=True))
-            for own in dataset.iter_chunks(part)
-        )
-        for _ in pool.map(check, origins):
+        for _ in pool.map(check, found):
             pass
 
 
