@@ -8,43 +8,40 @@ from shardwise.errors import changed
 from shardwise.files import remote
 from shardwise.files.extents import Status
 from shardwise.files.formats import registry
-from shardwise.files.formats.zarr_files import digest_of_chunks
 from shardwise.plan.plan import Source
 
 
-def identity_of(file: str, status: Status) -> str:
+def identity_of(status: Status) -> str:
     """The identity of an input file in the plan: ``size:modified:changed``, times in ns.
 
-    Of an object it is ``size:ETag``, and of a folder of chunks a digest of these follows. Device
-    and inode are left out: nodes, or file systems such as FUSE, may tell others.
+    Of an object it is ``size:ETag``, of a Zarr array a digest of these for all chunks. Device and
+    inode are left out: nodes, or file systems such as FUSE, may tell others.
     """
     if isinstance(status, remote.Status):
         return f"{status.size}:{status.etag}"
-    own = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
-    chunks = digest_of_chunks(file)
-    return f"{own}:{chunks}" if chunks else own
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
 def is_as_planned(source: Source, status: Status) -> bool:
     """Whether a file has the identity in the plan; True if the plan has no identity of a file."""
     planned = source.identity
-    return not planned[:1].isdigit() or planned == identity_of(source.file, status)
+    return not planned[:1].isdigit() or planned == identity_of(status)
 
 
 class InputFiles:
     """The input files that a stage reads, each as it was before its first byte was read."""
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[tuple[int | str, ...], str]] = {}  # state, digest of chunks
+        self._first: dict[str, tuple[int | str, ...]] = {}
 
     def note(self, path: str, status: Status) -> None:
         """Note a file that is going to be read; if it was noted before, :meth:`compare` it."""
-        self._first.setdefault(path, (state_of(status), digest_of_chunks(path)))
+        self._first.setdefault(path, state_of(status))
         self.compare(path, status)
 
     def compare(self, path: str, status: Status) -> None:
         """Refuse a file that has changed since it was noted; serves as `extents.Opened`."""
-        if path in self._first and self._first[path][0] != state_of(status):
+        if path in self._first and self._first[path] != state_of(status):
             raise changed(path)
 
     @contextmanager
@@ -61,16 +58,14 @@ class InputFiles:
         self._compare_all()
 
     def _compare_all(self) -> None:
-        for path, (_, chunks) in list(self._first.items()):
+        for path, first in list(self._first.items()):
             try:
-                if not remote.is_url(path):
+                if not isinstance(first, remote.Status):
                     # NFS caches the status of a file for seconds, but revalidates it on open.
                     with open(path, "rb", buffering=0) as file:
                         self.compare(path, os.fstat(file.fileno()))
                 elif not path.endswith(".npy"):  # each range of a .npy object was compared
                     self.compare(path, registry.status_of(path))
-                if chunks != digest_of_chunks(path):
-                    raise changed(path)
             except (FileNotFoundError, NotADirectoryError) as error:  # it has disappeared
                 raise changed(path) from error
 

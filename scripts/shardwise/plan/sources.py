@@ -277,12 +277,12 @@ def _look_at(path: str, cached: _Cache, fresh: _Cache) -> _Array:
     lookup.refuse_undecodable(path)
     entry, file = cached.get(path), file_of(path)
     try:
-        if entry and entry[0] == identity_of(file, status := registry.status_of(file)):
+        if entry and entry[0] == identity_of(status := registry.status_of(file)):
             listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk")}
             header = Header(**{**entry[1], **listed})
         else:
             header, status = registry.read_header_and_status(path)
-            entry = [identity_of(file, status), vars(header)]
+            entry = [identity_of(status), vars(header)]
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     fresh[path] = entry

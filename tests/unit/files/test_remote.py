@@ -2,8 +2,6 @@
 
 import pytest
 from shardwise.errors import InputError, IntegrityError, TryAgain
-from shardwise.files import remote
-from shardwise.files.formats import zarr_files
 from shardwise.multiply import copy
 
 from tests import factories, objects
@@ -198,18 +196,3 @@ def test_folders_that_name_no_stack(store, tmp_path):
     """A folder that is not there, or holds nothing to read."""
     assert "(404 Not Found)" in refusal(planned, tmp_path, "s3://nowhere/")
     assert "no .zarr store, but nothing" in refusal(planned, tmp_path, "s3://bucket/none/")
-
-
-def test_a_listing_that_another_thread_drops_is_still_returned(monkeypatch):
-    """The table of listings holds nothing for longer than a moment."""
-
-    class Dropping(dict):
-        def __setitem__(self, key, value):
-            pass
-
-    objects = {"c/0/0/0": remote.Status("c/0/0/0", 8, "e")}
-    monkeypatch.setattr(zarr_files, "_LISTED", Dropping())
-    monkeypatch.setattr(zarr_files.remote, "below", lambda top: objects)
-    url = "s3://bucket/a.zarr/zarr.json"
-    assert zarr_files.listed(url) == objects
-    assert zarr_files.status_of_objects(url).size == 8

@@ -1,39 +1,32 @@
-"""The formats of input, chosen by the name of a file: the rows are in `names`."""
+"""The formats of input, chosen by the name of a file: the rows are in `names`.
+
+The module of a format has two functions. ``header(path, inside)`` returns the `Header` of an array:
+where its elements lie, or in which chunks. ``read(path, inside, matrices, rows)`` returns rows of
+some matrices; it is called for arrays whose header has a ``chunk``.
+"""
 
 import importlib
 import os
 import stat
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any
 
 import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.files import npy, remote
 from shardwise.files.extents import Status
-from shardwise.files.formats import names, zarr_files
+from shardwise.files.formats import names
 from shardwise.files.lookup import mode_of, refuse_special
 from shardwise.files.npy import Header
 
-Span = tuple[int, int]
 
-
-class InputFormat(Protocol):
-    """The functions that the module of a format has."""
-
-    def header(self, path: str, inside: str) -> Header:
-        """Where the elements of an array lie, or in which chunks; InputError if unreadable."""
-
-    def read(self, path: str, inside: str, matrices: Span, rows: Span) -> np.ndarray:
-        """Rows of some matrices; only for arrays whose header has a ``chunk``."""
-
-
-def _format_of(file: str) -> InputFormat | None:
+def _format_of(file: str) -> Any:
     """The module of a file's format, loaded with its library; None if no module reads it."""
     for module, suffixes in names.FORMATS.items():
         if file.lower().endswith(suffixes):
             try:
-                return cast(InputFormat, importlib.import_module(f"{__package__}.{module}"))
+                return importlib.import_module(f"{__package__}.{module}")
             except ModuleNotFoundError as error:
                 raise names.needs(file, error) from error
     return None
@@ -43,29 +36,32 @@ def locate(text: str) -> str | None:
     """The name of an array in a file of another format than ``.npy``; None if it is none."""
     if text.endswith(".npy"):
         return None
-    if remote.is_url(text):
-        return zarr_files.metadata_of(*names.split(text))
     file, inside = names.split(text)
-    mode = mode_of(Path(file))
-    if mode is None and ":" in text:  # a name without a suffix that is known
-        file, _, inside = text.rpartition(":")
+    mode: int | None = stat.S_IFDIR
+    if not remote.is_url(text):
         mode = mode_of(Path(file))
-    if mode is None:
-        return None
-    if stat.S_ISDIR(mode):
+        if mode is None and ":" in text:  # a name without a suffix that is known
+            file, _, inside = text.rpartition(":")
+            mode = mode_of(Path(file))
+        if mode is None:
+            return None
+        file = str(Path(file))
         nodes = (Path(file, name).is_file() for name in (*names.ZARR_METADATA, ".zgroup"))
-        wanted = inside or file.lower().endswith(names.ZARR) or any(nodes)
-        return zarr_files.metadata_of(str(Path(file)), inside) if wanted else None
+        if stat.S_ISDIR(mode) and not (inside or file.lower().endswith(names.ZARR) or any(nodes)):
+            return None
+    if stat.S_ISDIR(mode):
+        zarr = _format_of(f"{file}/{names.ZARR_METADATA[0]}")
+        return str(zarr.metadata_of(file, inside))
     named = f"{file}:{inside}" if inside else file
     return named if _format_of(file) else None
 
 
 def status_of(file: str) -> Status:
     """The status of the file or object that holds an array; OSError if it is gone."""
-    if not remote.is_url(file):
-        return os.stat(file)
-    zarr = file.endswith(names.ZARR_METADATA)
-    return zarr_files.status_of_objects(file) if zarr else remote.status(file)
+    if file.endswith(names.ZARR_METADATA):
+        found: Status = _format_of(file).status(file)
+        return found
+    return remote.status(file) if remote.is_url(file) else os.stat(file)
 
 
 def read_header_and_status(name: str) -> tuple[Header, Status]:
@@ -85,9 +81,8 @@ def read_header_and_status(name: str) -> tuple[Header, Status]:
     return header, status
 
 
-def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
+def read_matrices(name: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
     """Rows of some matrices of an array whose header has a ``chunk``."""
     file, inside = names.split(name)
-    kind = _format_of(file)
-    assert kind is not None  # a .npy file has no chunks
-    return kind.read(file, inside, matrices, rows)
+    block: np.ndarray = _format_of(file).read(file, inside, matrices, rows)
+    return block

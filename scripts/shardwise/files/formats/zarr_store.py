@@ -1,4 +1,4 @@
-"""Arrays of Zarr stores, version 2 and 3, by zarr."""
+"""Arrays of Zarr stores, version 2 and 3, by zarr; the metadata file or object names an array."""
 
 import asyncio
 import json
@@ -6,6 +6,7 @@ import math
 import operator
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,18 @@ from zarr.storage import LocalStore, MemoryStore, StorePath
 from zarr.storage._utils import _normalize_byte_range_index
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, changed
-from shardwise.files import remote
-from shardwise.files.formats import zarr_files
+from shardwise.files import remote, small
+from shardwise.files.formats import names
+from shardwise.files.lookup import refuse_closed
 from shardwise.files.npy import Header, checked_descr
 
 zarr.config.set({"async.concurrency": 4})  # chunks that are decoded at once; for all threads
 
+_LISTED: dict[str, dict[str, remote.Status]] = {}  # by array; each may have many files
+
 
 class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
-    """Objects by their names below an array's folder, as `zarr_files.listed` has them.
+    """Objects by their names below an array's folder, as they were when they were listed.
 
     zarr reads fill values for what is not found: reading an object that has gone fails instead.
     """
@@ -42,6 +46,47 @@ class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
         return (prototype or default_buffer_prototype()).buffer.from_bytes(raw)
 
 
+def metadata_of(store: str, inside: str) -> str:
+    """The metadata file or object of an array in a store; InputError if there is none."""
+    folder = "/".join([store, *(part for part in inside.split("/") if part not in ("", "."))])
+    for path in (f"{folder}/{name}" for name in names.ZARR_METADATA):
+        if _read_metadata(path).get("node_type") == "array":
+            return path
+    found = (path for name in names.ZARR_METADATA for path in sorted(Path(store).rglob(name)))
+    arrays = [path for path in found if _read_metadata(str(path)).get("node_type") == "array"]
+    if arrays:
+        listed = [path.parent.relative_to(store).as_posix() for path in arrays]
+        raise names.choose_one(store, inside, listed)
+    raise InputError(
+        f"{folder}: is not a Zarr array; name one, such as run.zarr:group/array, or a .npy file"
+    )
+
+
+def status(path: str) -> remote.Status:
+    """The bytes of an array, and a digest that changes when any of its files or objects does."""
+    if len(_LISTED) >= 16:
+        _LISTED.clear()
+    _LISTED[path] = found = _list(path)
+    lines = sorted("\0".join([key, str(own.size), own.etag]) for key, own in found.items())
+    digest = small.checksum("\n".join(lines).encode(errors="replace"), 8)
+    place = path if remote.is_url(path) else os.path.realpath(path)
+    return remote.Status(place, sum(own.size for own in found.values()), digest)
+
+
+def _list(path: str) -> dict[str, remote.Status]:
+    """Size and version of each file (behind links too) or object of an array, by its name there."""
+    top = os.path.dirname(path) or "."
+    if remote.is_url(path):
+        return remote.below(top)
+    found = {}
+    for folder, _, files in os.walk(top, onerror=refuse_closed, followlinks=True):
+        for file in (os.path.join(folder, name) for name in files if name != ".zattrs"):
+            s = os.stat(file)
+            version = f"{s.st_mtime_ns}\0{s.st_ctime_ns}"
+            found[os.path.relpath(file, top)] = remote.Status("", s.st_size, version)
+    return found
+
+
 def header(path: str, inside: str) -> Header:
     """Shape, type and chunks of an array; InputError if it cannot be read.
 
@@ -53,7 +98,8 @@ def header(path: str, inside: str) -> Header:
     if 0 in chunk:
         raise InputError(f"{path}: damaged Zarr metadata: chunks {chunk}; write the array again")
     grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
-    key_of, keys = array.metadata.encode_chunk_key, [key for key, *_ in zarr_files.chunks(path)]
+    key_of, no_chunks = array.metadata.encode_chunk_key, (*names.ZARR_METADATA, ".zattrs")
+    keys = [key for key in _listed(path) if os.path.basename(key) not in no_chunks]
 
     def is_chunk(key: str) -> bool:
         numbers = tuple(map(int, re.findall("[0-9]+", key)))[-len(grid) :]
@@ -94,14 +140,37 @@ def _opened(path: str) -> Any:
     folder, known = os.path.dirname(path) or ".", None
     store: Any = LocalStore(folder, read_only=True)
     if remote.is_url(path):
-        listed = zarr_files.listed(path)
+        listed = _listed(path)
         store, known = ListedObjects(listed), listed.get(os.path.basename(path))
         if known is None:
             raise changed(path)
-    said = zarr_files.read_metadata(path, known)
+    said = _read_metadata(path, known)
     if '"pickle"' in json.dumps(said):
         raise InputError(f"{folder}: its codec pickle could run any code; write the array again")
     try:
         return zarr.Array.from_dict(StorePath(store), {"attributes": {}} | said)
     except Exception as error:  # damaged metadata makes it fail in many ways
         raise InputError(f"{path} cannot be read as Zarr: {error!s:.200}") from error
+
+
+def _listed(path: str) -> dict[str, remote.Status]:
+    """The files of an array as they were when `status` looked."""
+    found = _LISTED.get(path)
+    return _list(path) if found is None else found
+
+
+def _read_metadata(path: str, known: remote.Status | None = None) -> dict[str, Any]:
+    """What a metadata file or object says, with its ``node_type``; nothing if there is none."""
+    try:
+        if remote.is_url(path):
+            raw: Any = remote.Object(path, known).take(0, small.MOST_BYTES)
+        else:
+            raw = small.read(path) if os.path.isfile(path) else None
+    except FileNotFoundError:
+        raw = None
+    try:
+        # A TypeError unless it is an object. Version 2 has a file of its own for each type.
+        return {"node_type": "array", **json.loads(raw)} if raw is not None else {}
+    except (ValueError, TypeError, RecursionError) as error:
+        words = f"damaged Zarr metadata: {error!s:.200}; copy or write the array again"
+        raise InputError(f"{path}: {words}") from error
