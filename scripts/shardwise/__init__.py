@@ -27,10 +27,7 @@ ALGORITHM = {"synthesize": 2, "shard": 4, "multiply": 8, "reduce": 8}
 def open(folder: str | Path) -> "FinishedRun":
     """Open a results folder for reading: its sum, statistics, products and ledger.
 
-    Raises
-    ------
-    InputError
-        If the folder holds no plan of a run.
+    InputError if it holds no plan of a run.
     """
     from shardwise.observe.finished_run import FinishedRun  # every job imports this file
 
@@ -68,10 +65,7 @@ def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> 
 def plan(config: "Config" = None, **keys: Any) -> "pd.DataFrame":
     """The plan that :func:`run` would follow, a row per shard, sizes in bytes; nothing is started.
 
-    Raises
-    ------
-    InputError
-        If the config, the input or the results folder is bad.
+    InputError if the config, the input or the results folder is bad.
     """
     import pandas as pd  # every job imports this file
 

@@ -33,10 +33,7 @@ class InputError(ShardwiseError):
 
 
 class BadMatrix(InputError):  # noqa: N818 - named after what was found
-    """A matrix is not finite, or its product cannot be kept: what was found, and the cure.
-
-    ``matrix`` is the matrix's index in the whole stack.
-    """
+    """A matrix of the whole stack is not finite, or its product cannot be kept."""
 
     def __init__(self, what: str, cure: str, matrix: int) -> None:
         super().__init__(f"{what}; {cure}")
@@ -56,10 +53,7 @@ class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
 
 
 class DeviceFailed(ShardwiseError):  # noqa: N818 - named after what happened
-    """The device is lost, busy or full, or computed wrongly: this process must not go on.
-
-    ``suspect`` says that the device itself is to blame. Then no task of the same run takes it.
-    """
+    """The device is lost, busy, full or, as a ``suspect``, wrong: this process must not go on."""
 
     exit_code = 75
 
@@ -93,7 +87,7 @@ def short(value: Any) -> str:
 def some(names: Iterable[str], most: int = 20) -> str:
     """The first of many names, for a message."""
     found = list(names)
-    return ", ".join(found[:most]) + (", …" if len(found) > most else "")
+    return ", ".join(found[:most]) + ", …" * (len(found) > most)
 
 
 def changed(path: object) -> IntegrityError:
@@ -106,18 +100,14 @@ def changed(path: object) -> IntegrityError:
 
 def unread(path: object, error: OSError) -> ShardwiseError:
     """The error for a file of ours that cannot be read; without permission it may be whole."""
-    if isinstance(error, PermissionError):
-        return InputError(
-            f"{path} cannot be read: {error.strerror}; its owner can allow it, with chmod -R a+rX "
-            "on the results folder"
-        )
-    return IntegrityError(f"{path} cannot be read: {error.strerror}")
+    words = f"{path} cannot be read: {error.strerror}"
+    if not isinstance(error, PermissionError):
+        return IntegrityError(words)
+    return InputError(f"{words}; its owner can run chmod -R a+rX on the results folder")
 
 
 def one_line(text: str) -> str:
     """A text with unprintable characters escaped: even a file name may hold terminal codes."""
-    if text.isprintable():
-        return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -147,12 +137,8 @@ def device_errors(xp: Any) -> tuple[type[BaseException], ...]:
     """The exceptions by which cupy reports a lost, busy or full device; none for NumPy."""
     if not hasattr(xp, "cuda"):
         return ()
-    return (
-        xp.cuda.memory.OutOfMemoryError,
-        xp.cuda.runtime.CUDARuntimeError,
-        xp.cuda.driver.CUDADriverError,
-        xp.cuda.cublas.CUBLASError,
-    )
+    driver, runtime = xp.cuda.driver.CUDADriverError, xp.cuda.runtime.CUDARuntimeError
+    return xp.cuda.memory.OutOfMemoryError, runtime, driver, xp.cuda.cublas.CUBLASError
 
 
 def verdict(error: BaseException) -> tuple[int, str]:
@@ -166,13 +152,12 @@ def verdict(error: BaseException) -> tuple[int, str]:
             "container); raise the limit, end other processes, or try again"
         )
     by_signal = "ended by SIGTERM or a closed terminal: cancelled, preempted, or out of time"
-    folder = "a folder is where a file should be: move it away, then run again"
     for kind, code, words in (
         (MemoryError, 75, "out of host memory; ask for more (mem_mb), or try again"),
         (Terminated, 128 + signal.SIGTERM, by_signal),
         (KeyboardInterrupt, 128 + signal.SIGINT, "interrupted"),
         (PermissionError, 2, str(error)),
-        (IsADirectoryError, 2, f"{error}; {folder}; nothing was committed"),
+        (IsADirectoryError, 2, f"{error}; a folder is where a file should be: move it away"),
     ):
         if isinstance(error, kind):
             return code, words
@@ -195,11 +180,8 @@ def explain(error: BaseException) -> tuple[int, str]:
 
 
 def terminate(signum: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM and SIGHUP by an exception: work in progress is cleaned up as after an error.
-
-    A second signal must not cut the cleanup short: schedulers send it to a process and also to the
-    parent, which passes it on.
-    """
+    """Handle SIGTERM and SIGHUP by an exception, so that work is cleaned up as after an error."""
+    # Schedulers send it to a process and to its parent, which passes it on: that must not end this.
     signal.signal(signum, signal.SIG_IGN)
     raise Terminated
 

@@ -1,8 +1,7 @@
 """Where and by what code this process computes: node, job, versions, and the commit of a clone.
 
-The main process asks git once, and passes the commit to all jobs of its run in an environment
-variable. A stage that is run by hand knows no commit. A new commit alone causes no shard to be
-computed again: what counts for that is `shardwise.ALGORITHM`.
+The main process asks git once, and tells all jobs of its run; a stage that is run by hand knows no
+commit. A new one causes no shard to be computed again: `shardwise.ALGORITHM` counts for that.
 """
 
 import os
@@ -26,7 +25,6 @@ PROJECT = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2]
 SCRIPTS = PROJECT / "scripts"  # where the entry scripts lie
 
 _PACKAGES = ("numpy", "numba", "cupy", "kvikio", "mpi4py")
-_SECONDS = 10
 
 
 def install(cuda: int | None = None) -> str:
@@ -41,22 +39,14 @@ def announce(root: Path = PROJECT) -> None:
     with suppress(OSError, subprocess.SubprocessError):  # no git, or not ours to read
         if (root / ".git").exists():  # a clone of another project may enclose it
             found = subprocess.check_output(
-                [*line, "--dirty=+"], text=True, stderr=subprocess.DEVNULL, timeout=_SECONDS,
+                [*line, "--dirty=+"], text=True, stderr=subprocess.DEVNULL, timeout=10,
                 env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
             )  # fmt: skip
     os.environ[VARIABLE] = found.strip()
 
 
-def announced() -> str | None:
-    """The commit that the main process has found."""
-    return os.environ.get(VARIABLE) or None
-
-
 def loaded() -> dict[str, str]:
-    """The versions of Python, of this project, and of the packages that this process computes with.
-
-    A package that is not loaded has computed nothing.
-    """
+    """The versions of Python, of this project, and of the packages that this process has loaded."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     known = {name: version for name, version in found.items() if version}
     return {"shardwise": __version__, "python": platform.python_version(), **known}
@@ -73,5 +63,5 @@ def job(environ: Mapping[str, str] = os.environ) -> str | None:
         return f"slurm {environ['SLURM_JOB_ID']}"
     if "JOB_ID" in environ and "SGE_ROOT" in environ:  # other programs have a JOB_ID of their own
         task = environ.get("SGE_TASK_ID", "undefined")  # a number in an array job
-        return f"grid engine {environ['JOB_ID']}" + (f".{task}" if task != "undefined" else "")
+        return f"grid engine {environ['JOB_ID']}.{task}".removesuffix(".undefined")
     return None

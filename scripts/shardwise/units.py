@@ -7,24 +7,20 @@ from fractions import Fraction
 from shardwise.errors import short
 
 _UNITS = {"": 1, "B": 1}
-_UNITS |= {f"{p}B": 1000**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
-_UNITS |= {f"{p}iB": 1024**i for i, p in enumerate(("K", "M", "G", "T", "P"), 1)}
+for _power, _letter in enumerate("KMGTP", 1):
+    _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}iB": 1024**_power}
 MIB = 1024**2
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes from a number or a size such as ``16GiB`` or ``1.5 TB``.
-
-    Raises ValueError for anything else, and for sizes under one byte.
-    """
+    """Bytes from a number or a size such as ``16GiB`` or ``1.5 TB``; ValueError for all else."""
     number = r"[0-9]{1,24}(?:\.[0-9]{1,24})?"
     match = re.fullmatch(rf"\s*({number})\s*([KMGTP]?i?B?)\s*", str(text))
     if not match or match[2] not in _UNITS:
         raise ValueError(f"{short(text)} is not a size; write for example 512MiB, 16GiB or 2TB")
-    size = int(Fraction(match[1]) * _UNITS[match[2]])
-    if size < 1:
-        raise ValueError(f"{short(text)} is less than one byte")
-    return size
+    if size := int(Fraction(match[1]) * _UNITS[match[2]]):
+        return size
+    raise ValueError(f"{short(text)} is less than one byte")
 
 
 def human_bytes(size: float) -> str:

@@ -263,7 +263,7 @@ def describe_origin(
         "stage": stage,
         "algorithm": ALGORITHM[stage],
         "versions": {**loaded(), **versions},
-        "commit": host.announced(),
+        "commit": os.environ.get(host.VARIABLE) or None,
         "host": socket.gethostname(),
         "node": host.node(),
         "job": host.job(),
