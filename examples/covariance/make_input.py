@@ -7,11 +7,11 @@ Repository, 1998.
 
 from pathlib import Path
 
+import numpy as np
 from shardwise.files.commit import commit
-from shardwise.files.npy import StackWriter
 from sklearn.datasets import load_digits
 
 if __name__ == "__main__":
     rows = load_digits().data[:, None, :].astype("float32")
     with commit(Path(__file__).with_name("input.npy")) as file:
-        StackWriter(file, rows.shape, rows.dtype).append(rows)
+        np.save(file, rows)

@@ -6,11 +6,11 @@ Learning Repository, 1998.
 
 from pathlib import Path
 
+import numpy as np
 from shardwise.files.commit import commit
-from shardwise.files.npy import StackWriter
 from sklearn.datasets import load_digits
 
 if __name__ == "__main__":
     images = load_digits().images
     with commit(Path(__file__).with_name("input.npy")) as file:
-        StackWriter(file, images.shape, images.dtype).append(images)
+        np.save(file, images)

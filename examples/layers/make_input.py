@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 from shardwise.files.commit import commit
-from shardwise.files.npy import StackWriter
 
 BATCHES, TOKENS, FEATURES = 30, 32, 24  # of each layer
 SPREADS = {"attention": 0.5, "mlp.down": 0.25, "mlp.up": 1.0}
@@ -27,4 +26,4 @@ if __name__ == "__main__":
     stack, names = activations()
     np.save(Path(__file__).with_name("labels.npy"), names)
     with commit(Path(__file__).with_name("input.npy")) as file:
-        StackWriter(file, stack.shape, stack.dtype).append(stack)
+        np.save(file, stack)

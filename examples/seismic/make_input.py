@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from propagator import SPACING
 from shardwise.files.commit import commit
-from shardwise.files.npy import StackWriter
 
 ROWS, COLUMNS = 60, 121
 SHOTS = 24
@@ -35,4 +34,4 @@ def survey() -> np.ndarray:
 if __name__ == "__main__":
     stack = survey()
     with commit(Path(__file__).with_name("input.npy")) as file:
-        StackWriter(file, stack.shape, stack.dtype).append(stack)
+        np.save(file, stack)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from shardwise.files.commit import commit
-from shardwise.files.npy import StackWriter
 
 SENSORS, SEGMENTS, RATE, SAMPLES = 8, 400, 1000.0, 1024  # RATE per second, SAMPLES per segment
 DELAY = 1.7e-3  # seconds from sensor to sensor: 1.7 samples
@@ -36,4 +35,4 @@ def delay(spectra: np.ndarray) -> float:
 if __name__ == "__main__":
     stack = segments()
     with commit(Path(__file__).with_name("input.npy")) as file:
-        StackWriter(file, stack.shape, stack.dtype).append(stack)
+        np.save(file, stack)

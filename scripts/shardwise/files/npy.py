@@ -13,17 +13,14 @@ import numpy as np
 from numpy.lib import format as numpy_format
 
 from shardwise.errors import InputError, short
-from shardwise.files import checksum as checksums
 from shardwise.files import extents, pieces
-from shardwise.files.checksum import PieceChecksum, raw_bytes
+from shardwise.files.checksum import CHUNK_BYTES, PieceChecksum, raw_bytes
 
 MOST_HEADER_BYTES = 12 + 10_000  # NumPy's own limit, and what comes before
-_MOST_DIMENSIONS = 64
-_NO_NPY = "is not a .npy file (write it with numpy.save)"
-_OTHERS = {
+_OTHERS = {  # by their first bytes
     b"\x89HDF": "is an HDF5 file; let its name end in .h5 and add the dataset: run.h5:/x",
-    b"PK\x03\x04": "is a zip archive, such as a .npz file or a zipped store of Zarr; unpack it "
-    "and name its contents",
+    b"PK\3\4": "is a zip archive, such as a .npz file or a zipped store of Zarr; unpack it and name "
+    "its contents",
 }
 _PARSERS = {  # by version; 3.0 is for records alone
     (1, 0): numpy_format.read_array_header_1_0,
@@ -80,15 +77,14 @@ def read_header(path: Path) -> Header:
 def parse_header(raw: bytes | bytearray, size: int, path: Path | str) -> Header:
     """The header in the first bytes of a ``.npy`` file of ``size`` bytes; InputError if wrong."""
     if not raw.startswith(numpy_format.MAGIC_PREFIX):
-        kind = next((words for magic, words in _OTHERS.items() if raw.startswith(magic)), _NO_NPY)
-        raise InputError(f"{path} {kind}")
+        said = _OTHERS.get(bytes(raw[:4]), "is not a .npy file (write it with numpy.save)")
+        raise InputError(f"{path} {said}")
     begin = 10 if raw[6:7] == b"\1" else 12
     offset = begin + int.from_bytes(raw[8:begin], "little")
     found = _parse(bytes(raw[:offset]))
     if found is None:
         raise InputError(
-            f"{path}: its .npy header is damaged or cut off, or has more than {_MOST_DIMENSIONS} "
-            "lengths; write the file again with numpy.save"
+            f"{path}: its .npy header is damaged or cut off; write the file again with numpy.save"
         )
     shape, fortran, dtype = found
     header = Header(shape, checked_descr(dtype, path), fortran, offset)
@@ -112,7 +108,7 @@ def _parse(raw: bytes) -> tuple[tuple[int, ...], bool, np.dtype] | None:
     except Exception:  # NumPy's parser fails in many ways
         return None
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
-    good = len(shape) <= _MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 2**63 for n in shape)
+    good = len(shape) <= 64 and all(type(n) is int and 0 <= n < 2**63 for n in shape)
     return (shape, fortran, dtype) if good else None
 
 
@@ -155,7 +151,7 @@ def _read_fortran(
     line, height = count * header.dtype.itemsize, out.shape[1]
     whole = line <= LINE_BYTES  # else only the wanted part of each line is read
     low, high = (0, count) if whole else part
-    at_once = max(1, checksums.CHUNK_BYTES // line) if whole else 1
+    at_once = max(1, CHUNK_BYTES // line) if whole else 1
     tall = min(height, at_once)
     wide = min(columns, at_once // rows) if height == rows <= at_once else 1
     for j in range(0, columns, wide):
@@ -180,8 +176,7 @@ class StackWriter:
         cut: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         self.file, self.shape, self.dtype = file, shape, np.dtype(dtype).name
-        self._dtype, self._appended = np.dtype(dtype).newbyteorder("<"), 0
-        item = self._dtype.itemsize
+        self._dtype, item = np.dtype(dtype).newbyteorder("<"), np.dtype(dtype).itemsize
         natural = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
         self.row_bytes, self.piece_bytes = cut or natural
         self.hashed = PieceChecksum(math.prod(shape) * item, self.row_bytes, self.piece_bytes)
@@ -192,14 +187,6 @@ class StackWriter:
         extents.allocate(self.file.fileno(), nbytes, Path(self.file.name).parent)
         self.file.write(padded_header(self.shape, self._dtype))
         self.file.flush()
-
-    def append(self, block: np.ndarray) -> None:
-        """Append matrices, of any shape that continues the file, which the first ones begin."""
-        if not self.file.tell():
-            self.begin()
-        raw = raw_bytes(np.ascontiguousarray(block, dtype=self._dtype))
-        self.write_at(self._appended, raw)
-        self._appended += len(raw)
 
     def write_at(self, offset: int, raw: np.ndarray) -> None:
         """Write little-endian elements from byte ``offset`` on; from any thread, in any order."""

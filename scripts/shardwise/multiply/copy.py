@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.files import pieces
-from shardwise.files.checksum import PieceChecksum
+from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.commit import commit
 from shardwise.files.extents import Extent, OpenFiles
 from shardwise.files.npy import StackWriter
@@ -102,8 +102,10 @@ def synthesize(plan: Plan) -> None:
         other.unlink()  # the stack that it vouches for is replaced
     with commit(path, sweep=True, receipt=receipt) as file:
         writer = StackWriter(file, (count, dim, dim), dtype)
+        writer.begin()
         for i in range(count):
-            writer.append(synthetic_matrix(recipe["seed"], i, dim, dtype))
+            raw = raw_bytes(synthetic_matrix(recipe["seed"], i, dim, dtype))
+            writer.write_at(i * len(raw), raw)
         checksum = writer.hashed.hexdigest()
     said = {"synthetic": recipe, "file": receipts.describe_file(path, writer, checksum)}
     receipts.write(receipt, said | receipts.describe_origin("synthesize", started))
