@@ -24,14 +24,8 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
     """Write a file so that it exists whole or not at all, whatever happens.
 
     A temporary file of a unique name in the same folder is written, flushed to the disk and
-    renamed; then the folder is flushed. Two writers of one file leave one whole file.
-
-    Parameters
-    ----------
-    sweep
-        Whether to remove what dead writers of this file left, which takes a listing of the folder.
-    receipt
-        The receipt of the former file of this name; removed just before that file is replaced.
+    renamed; then the folder is flushed. Two writers of one file leave one whole file. ``sweep``
+    first removes what dead writers of this file left; ``receipt`` is that of the former file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if sweep:
@@ -68,11 +62,8 @@ def create(name: str, flags: int) -> int:
 
 
 def abandon() -> None:
-    """Remove the temporary files of all commits, in a process that will not wait for its threads.
-
-    From now on no other thread can create a temporary file: nobody would be left to remove it.
-    """
-    _CREATING.acquire()
+    """Remove the temporary files of all commits: this process will not wait for its threads."""
+    _CREATING.acquire()  # nobody would be left to remove what another thread creates from now on
     for temporary in list(_UNDER_WAY):
         with suppress(OSError):
             temporary.unlink()
@@ -81,7 +72,7 @@ def abandon() -> None:
 def publish(file: BinaryIO, temporary: Path, path: Path, receipt: Path | None = None) -> None:
     """Fsync a whole file whose buffers are flushed, rename it to ``path``, and fsync the folder.
 
-    ``receipt`` is that of the former file of this name, and is removed before the rename.
+    ``receipt``, that of the former file of this name, is removed before the rename.
     """
     os.fsync(file.fileno())
     if receipt is not None:

@@ -14,8 +14,6 @@ import numpy as np
 from shardwise.errors import IntegrityError, writing
 from shardwise.files import remote
 
-PAGE = 4096
-_MOST_OPEN = 64
 _REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR)
 
 Status = os.stat_result | remote.Status
@@ -49,10 +47,9 @@ class OpenFile(FileIO):
 
 
 class OpenFiles:
-    """The open files and objects of a reader; the least recently used are dropped.
+    """The open files and objects of a reader, by path or URL, in any thread; old ones are dropped.
 
-    ``get`` returns that of a path or URL, in any thread. ``opened`` is called for each that is
-    opened; ``make`` opens a file, and its result has a ``fileno``.
+    ``opened`` is called for each that is opened; ``make`` opens a file, and it has a ``fileno``.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class OpenFiles:
                 opened(path, getattr(item, "status", None) or os.fstat(item.fileno()))
                 return item
 
-        self.get = lru_cache(_MOST_OPEN)(open_one)
+        self.get = lru_cache(64)(open_one)
 
 
 def allocate(descriptor: int, nbytes: int, path: Path) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from shardwise.errors import InputError
 
-_DIGITS = re.compile(r"([0-9]+)")
-
 
 def mode_of(path: Path) -> int | None:
     """The mode of a file or folder, links followed; None if there is none, OSError if unknown."""
@@ -24,8 +22,7 @@ def mode_of(path: Path) -> int | None:
 
 def absent(path: Path) -> str:
     """The words of a message that a path does not exist, and where it was looked for."""
-    where = f"; looked for {path.absolute()} (relative to the working directory)"
-    return f"{path} does not exist" + ("" if path.is_absolute() else where)
+    return f"{path} does not exist" + f"; looked for {path.absolute()}" * (not path.is_absolute())
 
 
 def refuse_special(status: os.stat_result, named: str) -> None:
@@ -66,15 +63,12 @@ def matches(pattern: str) -> list[Path]:
         if part == "**":
             paths = [below for top in tops for below in _folders(top)]
         elif has_magic(part):
-            paths = [
-                folder / name
-                for folder in tops
-                for name in os.listdir(folder)
-                if fnmatchcase(name, part) and (part[0] == "." or name[0] != ".")
-            ]
+            found = ((folder, name) for folder in tops for name in os.listdir(folder))
+            shown = ((f, name) for f, name in found if part[0] == "." or name[0] != ".")
+            paths = [folder / name for folder, name in shown if fnmatchcase(name, part)]
         else:
-            paths = [folder / part for folder in paths]
-            paths = [path for path in paths if path.is_symlink() or mode_of(path)]
+            named = [folder / part for folder in paths]
+            paths = [path for path in named if path.is_symlink() or mode_of(path)]
     return in_order(set(paths))
 
 
@@ -82,14 +76,14 @@ def in_order(paths: Iterable[Path]) -> list[Path]:
     """Paths in natural order: digits in names count as numbers, so ``m9`` comes before ``m10``."""
 
     def key(path: Path) -> tuple[list[list[str | int]], Path]:
-        names = [_DIGITS.split(name) for name in path.parts]
+        names = [re.split("([0-9]+)", name) for name in path.parts]
         return [[int(x) if i % 2 else x for i, x in enumerate(name)] for name in names], path
 
     return sorted(paths, key=key)
 
 
 def _folders(top: Path) -> Iterator[Path]:
-    """A folder and all below it, without following links."""
+    """A folder and all below it, without hidden ones."""
     for folder, inner, _ in os.walk(top, onerror=refuse_closed):
         inner[:] = [name for name in inner if name[0] != "."]
         yield Path(folder)

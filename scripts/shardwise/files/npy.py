@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.lib import format as numpy_format
+from numpy.lib import format as headers
 
 from shardwise.errors import InputError, short
 from shardwise.files import extents, pieces
@@ -19,16 +19,12 @@ from shardwise.files.checksum import CHUNK_BYTES, PieceChecksum, raw_bytes
 MOST_HEADER_BYTES = 12 + 10_000  # NumPy's own limit, and what comes before
 _OTHERS = {  # by their first bytes
     b"\x89HDF": "is an HDF5 file; let its name end in .h5 and add the dataset: run.h5:/x",
-    b"PK\3\4": "is a zip archive, such as a .npz file or a zipped store of Zarr; unpack it and name "
-    "its contents",
+    b"PK\3\4": "is a zip archive, such as a .npz file or a zipped store of Zarr; unpack it and "
+    "name its contents",
 }
-_PARSERS = {  # by version; 3.0 is for records alone
-    (1, 0): numpy_format.read_array_header_1_0,
-    (2, 0): numpy_format.read_array_header_2_0,
-}
+_PARSERS = {(1, 0): headers.read_array_header_1_0, (2, 0): headers.read_array_header_2_0}
 LINE_BYTES = 64 * 1024  # in lines up to this, it is faster to read unwanted bytes than to seek
-# Byte at which the elements of our own files begin: a page, for direct I/O.
-DATA_OFFSET = extents.PAGE
+DATA_OFFSET = 4096  # at which elements begin in our own files: a page, for direct I/O
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
 
@@ -58,14 +54,14 @@ class Header:
         return np.dtype(self.descr)
 
     @property
-    def reordered(self) -> bool:
-        """Whether the elements lie in another order than in our own files."""
-        return self.fortran or self.dtype != self.dtype.newbyteorder("<")
-
-    @property
     def native(self) -> np.dtype:
         """Element type in this machine's byte order."""
         return self.dtype.newbyteorder("=")
+
+    @property
+    def reordered(self) -> bool:
+        """Whether the elements lie in another order than in our own files."""
+        return self.fortran or self.dtype != self.dtype.newbyteorder("<")
 
 
 def read_header(path: Path) -> Header:
@@ -76,7 +72,7 @@ def read_header(path: Path) -> Header:
 
 def parse_header(raw: bytes | bytearray, size: int, path: Path | str) -> Header:
     """The header in the first bytes of a ``.npy`` file of ``size`` bytes; InputError if wrong."""
-    if not raw.startswith(numpy_format.MAGIC_PREFIX):
+    if not raw.startswith(headers.MAGIC_PREFIX):
         said = _OTHERS.get(bytes(raw[:4]), "is not a .npy file (write it with numpy.save)")
         raise InputError(f"{path} {said}")
     begin = 10 if raw[6:7] == b"\1" else 12
@@ -104,7 +100,7 @@ def _parse(raw: bytes) -> tuple[tuple[int, ...], bool, np.dtype] | None:
     """Shape, Fortran order and element type; None if the header is damaged."""
     file = io.BytesIO(raw)
     try:
-        shape, fortran, dtype = _PARSERS[numpy_format.read_magic(file)](file)
+        shape, fortran, dtype = _PARSERS[headers.read_magic(file)](file)
     except Exception:  # NumPy's parser fails in many ways
         return None
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
@@ -126,10 +122,10 @@ def read_matrices(
     path: Path | str, header: Header, start: int, stop: int, out: np.ndarray, first_row: int = 0,
     opened: extents.Opened = lambda path, status: None,
 ) -> None:  # fmt: skip
-    """Read matrices ``start`` to ``stop`` of a file, in native byte order.
+    """Read matrices ``start`` to ``stop`` of a file into ``out``, C-contiguous ``(n, m, k)``.
 
-    ``out`` is C-contiguous, ``(stop - start, m, k)``, of the native element type. For one matrix it
-    may have fewer rows: those from ``first_row`` on. IntegrityError if the file has become shorter.
+    ``out`` is of the native element type. For one matrix it may have fewer rows: those from
+    ``first_row`` on. IntegrityError if the file has become shorter.
     """
     rows, columns = header.shape[-2:]
     file = extents.OpenFiles(opened).get(str(path))
@@ -200,5 +196,5 @@ class StackWriter:
 def padded_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
     """A header of version 1.0 that ends at :data:`DATA_OFFSET`."""
     fields = {"descr": dtype.str, "fortran_order": False, "shape": tuple(map(int, shape))}
-    start = numpy_format.magic(1, 0) + struct.pack("<H", DATA_OFFSET - 10)
+    start = headers.magic(1, 0) + struct.pack("<H", DATA_OFFSET - 10)
     return start + repr(fields).encode("latin-1").ljust(DATA_OFFSET - 11) + b"\n"

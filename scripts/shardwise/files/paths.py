@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 # What the main process keeps from run to run: headers, results of trials, uncommitted plans.
@@ -17,21 +16,16 @@ def for_bash(path: Path) -> str:
     return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
-# Up to this many shards have their files side by side, under ids of five digits. With more shards,
-# ids have seven digits and a folder holds a thousand shards: some disks get slow beyond that.
-_FLAT_SHARDS, _FLAT_DIGITS, _FOLDED_DIGITS = 1000, 5, 7
-
-
 def id_digits(shards: int) -> int:
     """The number of digits of an id in a plan of ``shards`` shards; `place` depends on it."""
-    return _FLAT_DIGITS if shards <= _FLAT_SHARDS else _FOLDED_DIGITS
+    # With more shards a folder holds a thousand: some disks get slow beyond that.
+    return 5 if shards <= 1000 else 7
 
 
 def place(name: str) -> str:
     """Where the files of a shard lie: at ``00007-KEY`` (as any pattern), or ``012/0012345-KEY``."""
     shard = name.partition("-")[0]
-    folded = len(shard) == _FOLDED_DIGITS and shard.isdecimal()
-    return f"{shard[-6:-3]}/{name}" if folded else name
+    return f"{shard[-6:-3]}/{name}" if len(shard) == 7 and shard.isdecimal() else name
 
 
 def wildcards(name: str) -> str:
@@ -62,11 +56,11 @@ def stamp(path: Path | str) -> tuple[int, int] | None:
     return None
 
 
+@dataclass
 class _Name:
     """A file or folder of the results, under a fixed name."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
     def __get__(self, results: "Results", _: type) -> Path:
         return results.root / self.name
@@ -75,7 +69,7 @@ class _Name:
 def _of_shard(folder: str, suffix: str) -> Callable[["Results", str], Path]:
     """A method that returns a file of a shard, given its id and key (`Shard.name`)."""
     # For a million shards, joining text takes a third of the time that joining Paths takes.
-    return lambda results, name: Path(f"{results.top}{folder}/{place(name)}{suffix}")
+    return lambda results, name: Path(f"{results.root}/{folder}/{place(name)}{suffix}")
 
 
 def _of_key(folder: str) -> Callable[["Results", str], Path]:
@@ -128,11 +122,6 @@ class Results:
     summed = _of_key("done")  # which plan the sum belongs to
     array_folder = _of_key("logs/array")  # the scripts and logs of the array tasks of a run
 
-    @cached_property
-    def top(self) -> str:
-        """The folder, as the beginning of the names in it."""
-        return os.path.join(str(self.root), "")
-
     def names(self) -> list[str]:
         """Every fixed name that a run writes at the top of the folder, except the marker."""
         names = [own.name.split("/")[0] for own in vars(Results).values() if isinstance(own, _Name)]
@@ -146,8 +135,7 @@ class Results:
     def plan_files(self, mark: str, per_matrix: Iterable[str] = ()) -> list[Path]:
         """The files of the plan, with arrays ``per_matrix``, and last the one that says which."""
         arrays = [getattr(self, key) for key in per_matrix]
-        marker = self.root / "logs" / "plan" / mark
-        return [self.plan, self.sources, *arrays, self.plan_facts, marker]
+        return [self.plan, self.sources, *arrays, self.plan_facts, self.root / "logs/plan" / mark]
 
     def statistic(self, name: str) -> Path:
         """A result over all matrices, such as ``sum.npy``."""
@@ -155,17 +143,14 @@ class Results:
 
     def starts(self, name: str, rule: str = "multiply") -> Path:
         """The journal of a rule's attempts at a shard: one line each."""
-        return Path(f"{self.top}logs/{rule}/{place(name)}.starts")
+        return Path(f"{self.root}/logs/{rule}/{place(name)}.starts")
 
     def log(self, rule: str, name: str | None = None) -> Path:
         """The log of a rule, or of one of its shards."""
-        return Path(f"{self.top}logs/{rule}/{place(name or rule)}.log")
+        return Path(f"{self.root}/logs/{rule}/{place(name or rule)}.log")
 
 
-# What can be computed over all products, element by element (see statistics.py).
-STATISTICS = ("sum", "mean", "std", "min", "max")
-# What `covariance: true` adds to the sum.
-COVARIANCE = ("covariance", "correlation", "row_mean", "offset")
-# What replaces the sum if the config has `labels`.
-SUMS = "sums"
+STATISTICS = ("sum", "mean", "std", "min", "max")  # over all products, element by element
+COVARIANCE = ("covariance", "correlation", "row_mean", "offset")  # `covariance: true` adds these
+SUMS = "sums"  # replaces the sum if the config has `labels`
 RESULTS = (*STATISTICS, *COVARIANCE, SUMS)

@@ -17,9 +17,7 @@ from shardwise.errors import InputError, TryAgain, changed
 from shardwise.files.formats.names import needs
 from shardwise.files.pieces import PART_BYTES
 
-_TRIES = 16  # of one request, with pauses that grow
-# Without encryption only from this machine.
-_HERE = r"http(?=://(?:localhost|127\.0\.0\.1)[:/])"
+_HERE = r"http(?=://(?:localhost|127\.0\.0\.1)[:/])"  # without encryption: this machine alone
 _URL = re.compile(rf"(s3|gs|az|https|{_HERE})://([^/]*)/?(.*)", re.DOTALL)
 _ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+-]*://")
 _HOST = re.compile(r"[\w.-]+(:[0-9]+)?", re.ASCII)
@@ -55,12 +53,13 @@ def problem(name: str) -> str | None:
         web = scheme.startswith("http") and not name.endswith(".npy")
         odd = web or name.endswith(f"://{host}") or _ODD.search(key) or "?" in name or "#" in name
         good = not odd and bool(_HOST.fullmatch(host))
-    words = (
-        " is not the address of an object, such as s3://bucket/folder/a.npy (also gs://, az://), "
-        "https://host/a.npy, or of all arrays in a folder, s3://bucket/folder/. It holds no user, "
-        "password, ? or #. Name several in a sheet (.tsv), or copy them to a disk"
+    if good:
+        return None
+    return (
+        f"{masked(name)} is not the address of an object, such as s3://bucket/folder/a.npy (also "
+        "gs://, az://), https://host/a.npy, or of all arrays in a folder, s3://bucket/folder/. It "
+        "holds no user, password, ? or #. Name several in a sheet (.tsv), or copy them to a disk"
     )
-    return None if good else masked(name) + words
 
 
 def status(url: str) -> Status:
@@ -115,9 +114,7 @@ class Object:
 
 def _parts(url: str) -> tuple[str, str, str]:
     """Scheme, bucket or server, and the name of the object there."""
-    match = _URL.fullmatch(url)
-    assert match is not None
-    scheme, host, key = match.groups()
+    scheme, host, key = _URL.findall(url)[0]
     return scheme, host, unquote(key) if scheme.startswith("http") else key
 
 
@@ -133,17 +130,15 @@ def _opened(scheme: str, host: str, settings: frozenset[tuple[str, str]]) -> Any
     from obstore.store import from_url
 
     clear: Any = {"allow_http": scheme == "http" or ("AWS_ALLOW_HTTP", "true") in settings}
-    retries: Any = {"max_retries": _TRIES - 1}
+    retries: Any = {"max_retries": 15}  # with pauses that grow
     return from_url(f"{scheme}://{host}", retry_config=retries, client_options=clear)
 
 
 def _status(url: str, meta: Any) -> Status:
     etag = meta["e_tag"] or ""
     if not etag or etag.startswith("W/"):
-        raise InputError(
-            f"{url}: its server gives no strong ETag, so a change would go unnoticed; copy it to a "
-            "disk, or to a server that gives one"
-        )
+        words = "its server gives no strong ETag, so a change would go unnoticed; copy it to a disk"
+        raise InputError(f"{url}: {words}")
     return Status(url, meta["size"], etag.strip('"'))
 
 
@@ -162,12 +157,12 @@ def _explained(url: str) -> Iterator[Any]:
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, "the server has no such object", url) from None
     except known.BaseError as error:
-        text = str(error)
-        number = re.search(r"status code: ([0-9]{3}[\w ]*)", text)
-        said = number[1].strip() if number else ""
-        silent = not said and "HttpError" in text and "NotPartial" not in text
-        what = said or ("no answer" if silent else "bad settings, or it serves no byte ranges")
-        if (said and not _FINAL.match(said)) or (silent and "kind: Builder" not in text):
+        text, what = str(error), "bad settings, or it serves no byte ranges"
+        if said := re.search(r"status code: ([0-9]{3}[\w ]*)", text):
+            what = said[1].strip()
+        elif "HttpError" in text and "NotPartial" not in text and "kind: Builder" not in text:
+            what = "no answer"
+        if what == "no answer" or (said and not _FINAL.match(what)):
             words = f"{url}: the server fails ({what}), after several tries; try again later"
             raise TryAgain(words) from None
         raise InputError(

@@ -11,20 +11,15 @@ from typing import Any
 from shardwise.errors import IntegrityError, short
 from shardwise.files.small import checksum
 
-ROWS_AT_ONCE = 1000
-
 
 def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
-    """A table of dataclass rows, in parts of `ROWS_AT_ONCE` lines; quoted if a path needs it."""
+    """A table of dataclass rows, in parts of some lines; quoted if a path needs it."""
     lines = itertools.chain([[f.name for f in fields(kind)]], (vars(row).values() for row in rows))
-    while part := list(itertools.islice(lines, ROWS_AT_ONCE)):
+    while part := list(itertools.islice(lines, 1000)):
         # The csv module does not quote a lone carriage return, but its reader ends a line there.
         awkward = any("\r" in str(value) for line in part for value in line)
-        text = io.StringIO(newline="")
-        csv.writer(
-            text, delimiter="\t", lineterminator="\n",
-            quoting=csv.QUOTE_ALL if awkward else csv.QUOTE_MINIMAL,
-        ).writerows(part)  # fmt: skip
+        text, dialect = io.StringIO(newline=""), csv.unix_dialect if awkward else csv.excel_tab
+        csv.writer(text, dialect, delimiter="\t", lineterminator="\n").writerows(part)
         yield text.getvalue().encode("utf-8", "surrogateescape")
 
 
@@ -45,7 +40,5 @@ def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
 def check(raw: bytes, checksums: Mapping[str, str], path: Path) -> None:
     """Refuse a file of a plan whose checksum is not the one in ``checksums``."""
     if checksums.get(path.name) != checksum(raw):
-        raise IntegrityError(
-            f"{path} does not match its plan.json (changed by hand, or damaged); remove both and "
-            "start the run again"
-        )
+        words = "changed by hand, or damaged); remove both and start the run again"
+        raise IntegrityError(f"{path} does not match its plan.json ({words}")

@@ -231,8 +231,7 @@ def check_file(path: Path, facts: ArrayFile, elements: bool = False) -> int:
     """
     header = padded_header(facts.shape, np.dtype(facts.dtype).newbyteorder("<"))
     try:
-        descriptor, status = small.open_regular(path)
-        try:
+        with small.open_regular(path) as (descriptor, status):
             if status.st_size != facts.bytes:
                 raise IntegrityError(f"{path} has {status.st_size} bytes, not {facts.bytes}")
             if os.pread(descriptor, len(header), 0) != header:
@@ -241,8 +240,6 @@ def check_file(path: Path, facts: ArrayFile, elements: bool = False) -> int:
                 found = file_checksum(path, DATA_OFFSET, facts.row_bytes, facts.piece_bytes)
                 if found != facts.checksum:
                     raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
-        finally:
-            os.close(descriptor)
     except OSError as error:
         raise unread(path, error) from error
     return facts.bytes

@@ -16,14 +16,12 @@ from shardwise.files.formats import names, streams
 from shardwise.files.npy import Header, checked_descr
 from shardwise.units import MIB
 
-_SHUFFLE, _FLETCHER32 = 2, 3  # numbers of filters in the HDF5 format
-_BITSHUFFLE = 32008
+_SHUFFLE, _FLETCHER32, _BITSHUFFLE = 2, 3, 32008  # numbers of filters in the HDF5 format
 _CHECKSUM_BYTES = 4
 _COMPRESSED = {  # filters whose decoded bytes can be counted
     1: "zlib", 307: "bz2", 32000: "lzf", 32001: "blosc", 32004: "lz4", _BITSHUFFLE: "lz4",
     32015: "zstd",
 }  # fmt: skip
-_AT_ONCE = 4  # chunks that are looked at together
 
 
 def header(path: str, inside: str) -> Header:
@@ -99,19 +97,17 @@ def _filters(dataset: Any) -> list[int]:
 def _refuse_filters(dataset: Any, where: str) -> None:
     """Refuse a filter that is not installed, or whose decoded size cannot be checked here.
 
-    Shuffle and Fletcher32 may stand before the one that compresses, only Fletcher32 behind it. If
-    a chunk decodes to too few bytes, the library reads whatever lies behind them in memory.
+    Shuffle and Fletcher32 may stand before the one that compresses, only Fletcher32 behind it.
     """
     filters = _filters(dataset)
     first = next((i for i, n in enumerate(filters) if n in _COMPRESSED), len(filters))
     odd = {*filters[:first]} - {_SHUFFLE, _FLETCHER32} or {*filters[first + 1 :]} - {_FLETCHER32}
-    for number in (*sorted(odd), *filters):
-        if odd or not h5py.h5z.filter_avail(number):
-            raise InputError(
-                f"{where}: its chunks went through the HDF5 filter {number}, which is not installed"
-                " (pip install hdf5plugin on every node), or cannot be checked here; write the "
-                "file again with gzip: h5repack -f GZIP=4 IN OUT"
-            )
+    if bad := sorted(odd) or [n for n in filters if not h5py.h5z.filter_avail(n)]:
+        raise InputError(
+            f"{where}: its chunks went through the HDF5 filter {bad[0]}, which is not installed "
+            "(pip install hdf5plugin on every node), or cannot be checked here; write the file "
+            "again with gzip: h5repack -f GZIP=4 IN OUT"
+        )
 
 
 def _refuse_odd_chunks(dataset: Any, path: str, part: tuple[slice, ...]) -> None:
@@ -147,7 +143,7 @@ def _refuse_odd_chunks(dataset: Any, path: str, part: tuple[slice, ...]) -> None
     found = list[Any]()
     # To ask for one chunk by its place takes as long as to go through them all.
     dataset.id.chunk_iter(lambda c: found.append(c) if c.chunk_offset in wanted else None)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(4) as pool:
         for _ in pool.map(check, found):
             pass
 

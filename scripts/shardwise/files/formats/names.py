@@ -37,6 +37,5 @@ def choose_one(file: object, inside: str, names: list[str]) -> InputError:
 
 
 def needs(where: object, error: ModuleNotFoundError) -> InputError:
-    """The error that the library of a format is not installed; it says how to install it."""
-    install = f"pip install {error.name} on every node"
-    return InputError(f"{where} needs a package that is not installed: {install}")
+    """The error that the library of a format is not installed."""
+    return InputError(f"{where} needs a package: pip install {error.name} on every node")

@@ -37,23 +37,21 @@ def locate(text: str) -> str | None:
     if text.endswith(".npy"):
         return None
     file, inside = names.split(text)
-    mode: int | None = stat.S_IFDIR
+    found = stat.S_IFDIR if remote.is_url(text) else mode_of(Path(file))
+    if found is None and ":" in text:  # a name without a suffix that is known
+        file, _, inside = text.rpartition(":")
+        found = mode_of(Path(file))
+    if found is None:
+        return None
+    if not stat.S_ISDIR(found):
+        named = f"{file}:{inside}" if inside else file
+        return named if _format_of(file) else None
     if not remote.is_url(text):
-        mode = mode_of(Path(file))
-        if mode is None and ":" in text:  # a name without a suffix that is known
-            file, _, inside = text.rpartition(":")
-            mode = mode_of(Path(file))
-        if mode is None:
-            return None
         file = str(Path(file))
         nodes = (Path(file, name).is_file() for name in (*names.ZARR_METADATA, ".zgroup"))
-        if stat.S_ISDIR(mode) and not (inside or file.lower().endswith(names.ZARR) or any(nodes)):
+        if not (inside or file.lower().endswith(names.ZARR) or any(nodes)):
             return None
-    if stat.S_ISDIR(mode):
-        zarr = _format_of(f"{file}/{names.ZARR_METADATA[0]}")
-        return str(zarr.metadata_of(file, inside))
-    named = f"{file}:{inside}" if inside else file
-    return named if _format_of(file) else None
+    return str(_format_of(f"{file}/{names.ZARR_METADATA[0]}").metadata_of(file, inside))
 
 
 def status_of(file: str) -> Status:

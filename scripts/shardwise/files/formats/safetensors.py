@@ -11,13 +11,9 @@ from safetensors import SafetensorError, safe_open
 
 from shardwise.errors import InputError, changed
 from shardwise.files.formats import names
-from shardwise.files.npy import ALLOWED, Header
+from shardwise.files.npy import ALLOWED, DTYPES, Header
 
-_DTYPES = {
-    "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8", "I8": "|i1", "I16": "<i2",
-    "I32": "<i4", "I64": "<i8", "U8": "|u1", "U16": "<u2", "U32": "<u4", "U64": "<u8",
-    "BF16": "<f4",
-}  # fmt: skip
+_DTYPES = {f"{d[0].upper()}{8 * int(d[1:])}": np.dtype(d).str for d in DTYPES} | {"BF16": "<f4"}
 _BITS = np.dtype("<u2")  # of a bfloat16: the upper half of the bits of a float32
 
 
@@ -37,7 +33,7 @@ def header(path: str, inside: str) -> Header:
     kind, shape = tensors[inside]["dtype"], tuple(tensors[inside]["shape"])
     if kind not in _DTYPES:
         raise InputError(f"{path}:{inside}: holds elements of type {kind}; allowed are {ALLOWED}")
-    offset = 8 + length + int(tensors[inside]["data_offsets"][0])
+    offset = 8 + length + tensors[inside]["data_offsets"][0]
     row = (*[1] * (len(shape) - 1), *shape[-1:]) if kind == "BF16" else ()
     return Header(shape, _DTYPES[kind], offset=offset, place=offset, chunk=row)
 

@@ -55,8 +55,7 @@ def metadata_of(store: str, inside: str) -> str:
     found = (path for name in names.ZARR_METADATA for path in sorted(Path(store).rglob(name)))
     arrays = [path for path in found if _read_metadata(str(path)).get("node_type") == "array"]
     if arrays:
-        listed = [path.parent.relative_to(store).as_posix() for path in arrays]
-        raise names.choose_one(store, inside, listed)
+        raise names.choose_one(store, inside, [str(p.parent.relative_to(store)) for p in arrays])
     raise InputError(
         f"{folder}: is not a Zarr array; name one, such as run.zarr:group/array, or a .npy file"
     )
@@ -111,8 +110,7 @@ def header(path: str, inside: str) -> Header:
         raise InputError(
             f"{folder}: {chunks - written:,} of {chunks:,} chunks are missing, its fill value is "
             f"{fill}, and {len(keys) - written} other files are there: {os.path.basename(path)} "
-            f"gives chunks names such as {key_of((0,) * len(grid))}; write them, copy the store "
-            "again, or correct their names"
+            f"gives chunks names such as {key_of((0,) * len(grid))}; correct them, or copy it again"
         )
     return Header(
         shape, checked_descr(array.dtype, folder), chunk=chunk, chunks=chunks,
@@ -172,5 +170,4 @@ def _read_metadata(path: str, known: remote.Status | None = None) -> dict[str, A
         # A TypeError unless it is an object. Version 2 has a file of its own for each type.
         return {"node_type": "array", **json.loads(raw)} if raw is not None else {}
     except (ValueError, TypeError, RecursionError) as error:
-        words = f"damaged Zarr metadata: {error!s:.200}; copy or write the array again"
-        raise InputError(f"{path}: {words}") from error
+        raise InputError(f"{path}: damaged Zarr metadata: {error!s:.200}; copy it again") from error
