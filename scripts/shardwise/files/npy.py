@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.lib import format as headers
@@ -23,7 +23,7 @@ _OTHERS = {  # by their first bytes
     "name its contents",
 }
 _PARSERS = {(1, 0): headers.read_array_header_1_0, (2, 0): headers.read_array_header_2_0}
-LINE_BYTES = 64 * 1024  # in lines up to this, it is faster to read unwanted bytes than to seek
+_LINE_BYTES = 64 * 1024  # in lines up to this, it is faster to read unwanted bytes than to seek
 DATA_OFFSET = 4096  # at which elements begin in our own files: a page, for direct I/O
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 ALLOWED = "float16/32/64, complex64/128 and integers of 8 to 64 bits"
@@ -129,24 +129,16 @@ def read_matrices(
     """
     rows, columns = header.shape[-2:]
     file = extents.OpenFiles(opened).get(str(path))
-    if header.fortran:
-        _read_fortran(file, header, (start, stop), out, first_row)
-    else:
+    if not header.fortran:
         offset = header.offset + (start * rows + first_row) * columns * out.itemsize
         file.read_at(offset, raw_bytes(out))
         if not header.dtype.isnative:
             out.byteswap(inplace=True)
-
-
-def _read_fortran(
-    file: Any, header: Header, part: tuple[int, int], out: np.ndarray, first_row: int
-) -> None:
-    """Read some matrices of a file whose first index varies fastest, a bounded part at a time."""
+        return
     # A line is the same element of all matrices. (SIGBUS could kill a process with a memory map.)
-    count, (rows, columns) = header.matrices, header.shape[-2:]
-    line, height = count * header.dtype.itemsize, out.shape[1]
-    whole = line <= LINE_BYTES  # else only the wanted part of each line is read
-    low, high = (0, count) if whole else part
+    line, height = header.matrices * header.dtype.itemsize, out.shape[1]
+    whole = line <= _LINE_BYTES  # else only the wanted part of each line is read
+    low, high = (0, header.matrices) if whole else (start, stop)
     at_once = max(1, CHUNK_BYTES // line) if whole else 1
     tall = min(height, at_once)
     wide = min(columns, at_once // rows) if height == rows <= at_once else 1
@@ -156,7 +148,7 @@ def _read_fortran(
             block = np.empty(shape, header.dtype)
             first = j * rows + first_row + i
             file.read_at(header.offset + first * line + low * block.itemsize, raw_bytes(block))
-            taken = block[:, :, part[0] - low : part[1] - low].transpose(2, 1, 0)
+            taken = block[:, :, start - low : stop - low].transpose(2, 1, 0)
             out[:, i : i + shape[1], j : j + shape[0]] = taken
 
 
@@ -173,8 +165,9 @@ class StackWriter:
     ) -> None:  # fmt: skip
         self.file, self.shape, self.dtype = file, shape, np.dtype(dtype).name
         self._dtype, item = np.dtype(dtype).newbyteorder("<"), np.dtype(dtype).itemsize
-        natural = pieces.checksum_pieces(pieces.natural_row(shape, item), item)
-        self.row_bytes, self.piece_bytes = cut or natural
+        # One array of a stack, or node of a sum; with 1 or 2 axes, the whole array.
+        row = math.prod(shape[1:] if len(shape) > 2 else shape) * item
+        self.row_bytes, self.piece_bytes = cut or pieces.checksum_pieces(row, item)
         self.hashed = PieceChecksum(math.prod(shape) * item, self.row_bytes, self.piece_bytes)
 
     def begin(self) -> None:

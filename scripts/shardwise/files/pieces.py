@@ -1,7 +1,5 @@
 """How bytes are cut: the pieces that checksums are made of."""
 
-import math
-
 from shardwise.units import MIB
 
 PART_BYTES = 4 * MIB  # what a thread reads or writes at once: it stays in a cache
@@ -9,11 +7,6 @@ PART_BYTES = 4 * MIB  # what a thread reads or writes at once: it stays in a cac
 # of the reduce holds the sums of one piece: 2**18 numbers at most, whatever their bytes.
 CHECKSUM_PIECE_BYTES, CHECKSUM_PIECE_NUMBERS = MIB, 2**18
 _ALIGNED = 16  # a multiple of the bytes of every element type
-
-
-def natural_row(shape: tuple[int, ...], item: int) -> int:
-    """Bytes of one array of a stack, or node of a sum; with 1 or 2 axes, of the whole array."""
-    return math.prod(shape[1:] if len(shape) > 2 else shape) * item
 
 
 def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:

@@ -48,11 +48,12 @@ def problem(name: str) -> str | None:
     """Why an address is refused without asking a server; None for a good one, and for a path."""
     good = not _ADDRESS.match(name)
     if is_url(name):
-        scheme, host, key = _parts(name)
+        scheme, host, key = _URL.findall(name)[0]
+        web = scheme.startswith("http")
         # A folder of a web server cannot be listed. Messages and files show addresses.
-        web = scheme.startswith("http") and not name.endswith(".npy")
-        odd = web or name.endswith(f"://{host}") or _ODD.search(key) or "?" in name or "#" in name
-        good = not odd and bool(_HOST.fullmatch(host))
+        odd = (web and not name.endswith(".npy")) or "?" in name or "#" in name
+        odd = odd or bool(_ODD.search(unquote(key) if web else key))
+        good = not odd and not name.endswith(f"://{host}") and bool(_HOST.fullmatch(host))
     if good:
         return None
     return (
@@ -112,16 +113,11 @@ class Object:
         return raw
 
 
-def _parts(url: str) -> tuple[str, str, str]:
-    """Scheme, bucket or server, and the name of the object there."""
-    scheme, host, key = _URL.findall(url)[0]
-    return scheme, host, unquote(key) if scheme.startswith("http") else key
-
-
 def _place(url: str) -> tuple[Any, str]:
     """The client for the bucket or server of an object, and the object's name there."""
-    scheme, host, key = _parts(url)
-    return _opened(scheme, host, frozenset(os.environ.items())), key
+    scheme, host, key = _URL.findall(url)[0]
+    place = unquote(key) if scheme.startswith("http") else key
+    return _opened(scheme, host, frozenset(os.environ.items())), place
 
 
 @lru_cache

@@ -2,7 +2,7 @@
 
 import re
 
-from shardwise.errors import InputError
+from shardwise.errors import InputError, some
 
 ZARR = (".zarr",)
 ZARR_METADATA = ("zarr.json", ".zarray")  # of version 3 and 2: this file stands for the array
@@ -32,8 +32,8 @@ def file_of(name: str) -> str:
 def choose_one(file: object, inside: str, names: list[str]) -> InputError:
     """The error that a file has no such array; it names those that the file has."""
     which = f"holds no array {inside!r:.99}" if inside else "may hold several arrays"
-    some = ", ".join(f"{file}:{name:.99}" for name in names[:5]) or "its arrays (it has none)"
-    return InputError(f"{file}: {which}; name one of {some}{' …' if len(names) > 5 else ''}")
+    known = some((f"{file}:{name:.99}" for name in names), 5) or "its arrays (it has none)"
+    return InputError(f"{file}: {which}; name one of {known}")
 
 
 def needs(where: object, error: ModuleNotFoundError) -> InputError:

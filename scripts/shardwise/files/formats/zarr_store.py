@@ -23,7 +23,7 @@ from shardwise.files.npy import Header, checked_descr
 
 zarr.config.set({"async.concurrency": 4})  # chunks that are decoded at once; for all threads
 
-_LISTED: dict[str, dict[str, remote.Status]] = {}  # by array; each may have many files
+_LISTED: dict[str, dict[str, remote.Status]] = {}  # what `status` found; each may be long
 
 
 class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
@@ -97,8 +97,8 @@ def header(path: str, inside: str) -> Header:
     if 0 in chunk:
         raise InputError(f"{path}: damaged Zarr metadata: chunks {chunk}; write the array again")
     grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
-    key_of, no_chunks = array.metadata.encode_chunk_key, (*names.ZARR_METADATA, ".zattrs")
-    keys = [key for key in _listed(path) if os.path.basename(key) not in no_chunks]
+    key_of, named = array.metadata.encode_chunk_key, _LISTED.get(path) or _list(path)
+    keys = [key for key in named if not key.endswith((*names.ZARR_METADATA, ".zattrs"))]
 
     def is_chunk(key: str) -> bool:
         numbers = tuple(map(int, re.findall("[0-9]+", key)))[-len(grid) :]
@@ -138,7 +138,7 @@ def _opened(path: str) -> Any:
     folder, known = os.path.dirname(path) or ".", None
     store: Any = LocalStore(folder, read_only=True)
     if remote.is_url(path):
-        listed = _listed(path)
+        listed = _LISTED.get(path) or _list(path)
         store, known = ListedObjects(listed), listed.get(os.path.basename(path))
         if known is None:
             raise changed(path)
@@ -149,12 +149,6 @@ def _opened(path: str) -> Any:
         return zarr.Array.from_dict(StorePath(store), {"attributes": {}} | said)
     except Exception as error:  # damaged metadata makes it fail in many ways
         raise InputError(f"{path} cannot be read as Zarr: {error!s:.200}") from error
-
-
-def _listed(path: str) -> dict[str, remote.Status]:
-    """The files of an array as they were when `status` looked."""
-    found = _LISTED.get(path)
-    return _list(path) if found is None else found
 
 
 def _read_metadata(path: str, known: remote.Status | None = None) -> dict[str, Any]:
