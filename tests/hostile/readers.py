@@ -26,18 +26,14 @@ import zarr
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import npy, small
 from shardwise.plan import sources
-from shardwise.plan.plan import Plan
 from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
 
 from tests import factories
 from tests.hostile.mutate import MOST_BYTES, mutated
 
-MOST_MEMORY = 24 << 20
-"""Bytes that a reader of a file of 64 KiB may take, whatever stands in it."""
-
-SECONDS = 60
-"""CPU seconds after which a reader counts as hanging: most take a thousandth of one."""
+MOST_MEMORY = 24 << 20  # that a reader of a file of 64 KiB may take, whatever stands in it
+SECONDS = 60  # of the CPU; then a reader counts as hanging: most take a thousandth of one
 
 _DEEDS = (
     "exec", "os.exec", "os.posix_spawn", "os.system", "os.fork", "subprocess.Popen",
@@ -149,11 +145,6 @@ def _hook(event: str, words: tuple[Any, ...]) -> None:
 sys.addaudithook(_hook)
 
 
-def _planned(folder: Path) -> Plan:
-    over = {"shards": 2, "materialize": False}
-    return factories.listed(factories.plan(folder, factories.stack((3, 2, 2)), **over))
-
-
 class Header(Reader):
     """The header of a ``.npy`` file, and the elements after it."""
 
@@ -205,7 +196,9 @@ class Receipt(Reader):
     names = ("00000",)  # if backends are mixed, the error names shards
 
     def prepare(self) -> None:
-        self.plan = _planned(self.folder)
+        over = {"shards": 2, "materialize": False}
+        made = factories.plan(self.folder, factories.stack((3, 2, 2)), **over)
+        self.plan = factories.listed(made)
         self.file = factories.file(self.plan, "receipt")
         self.own = self.plan.shards["00000"].key.encode()
         files = (factories.file(self.plan, "receipt", shard) for shard in self.plan.shards)
@@ -215,7 +208,10 @@ class Receipt(Reader):
 
     def place(self, raw: bytes) -> None:
         raw = raw.replace(self.mark, self.own)
-        super().place(_signed(raw) if len(raw) % 2 or b'"digest"' not in raw else raw)
+        if len(raw) % 2 or b'"digest"' not in raw:
+            body, mark, _ = raw.rpartition(b',\n "digest"')
+            raw = small.with_digest(body if mark else raw.rstrip().removesuffix(b"}").rstrip())
+        super().place(raw)
 
     def read(self) -> Any:
         receipts.read(self.file, receipts.ProductReceipt)
@@ -228,12 +224,6 @@ class Receipt(Reader):
             assert getattr(found, key) == getattr(self.whole, key)
         for key in ("shape", "dtype", "bytes"):
             assert getattr(found.file, key) == getattr(self.whole.file, key)
-
-
-def _signed(raw: bytes) -> bytes:
-    """The content of a receipt with the right digest."""
-    body, mark, _ = raw.rpartition(b',\n "digest"')
-    return small.with_digest(body if mark else raw.rstrip().removesuffix(b"}").rstrip())
 
 
 class Foreign(Reader):

@@ -27,10 +27,6 @@ from tests import factories
 from tests.factories import FLOATS, INTEGERS, SCRIPTS, leftovers, save, stack
 
 
-class BrokenError(Exception):
-    """Something went wrong inside a commit."""
-
-
 @contextmanager
 def file_size_limit(nbytes):
     """No file can grow beyond this, as if the disk were full."""
@@ -96,7 +92,7 @@ def test_nothing_is_visible_before_the_end(tmp_path):
 
 
 @pytest.mark.parametrize("former", [b"first", None])
-@pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
 def test_a_failure_leaves_what_was_there(tmp_path, error, former):
     """Whatever ends a writer: the file of an earlier success, or nothing, and no temporary file."""
     path = tmp_path / "a"
@@ -113,13 +109,13 @@ def test_no_error_of_the_disk_hides_what_ended_a_writer(tmp_path):
     folder = tmp_path / "folder"
     with (  # noqa: PT012 - the block is the writer
         file_size_limit(10),
-        pytest.raises(BrokenError),
+        pytest.raises(ZeroDivisionError),
         commit(folder / "a") as file,
     ):
         file.write(bytes(100))
         folder.rename(tmp_path / "elsewhere")
         folder.touch()
-        raise BrokenError
+        raise ZeroDivisionError
 
 
 def program(text, path, code=0):
@@ -227,10 +223,9 @@ def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
         writer.write_at(4 * len(last), last)
         writer.write_at(0, array[:4].reshape(-1).view(np.uint8))
         checksum = writer.hashed.hexdigest()
-    for mode in (None, "r"):
-        loaded = np.load(path, mmap_mode=mode)
-        assert loaded.dtype == array.dtype
-        np.testing.assert_array_equal(loaded, array)
+    loaded = np.load(path)
+    assert loaded.dtype == array.dtype
+    np.testing.assert_array_equal(loaded, array)
     cut = writer.row_bytes, writer.piece_bytes
     assert cut == pieces.checksum_pieces(12 * array.itemsize)
     assert checksum == file_checksum(path, 4096, *cut) == expected(array.tobytes(), *cut)
@@ -239,13 +234,18 @@ def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
 SIZES = st.tuples(st.integers(0, 200), st.integers(1, 60), st.integers(1, 40))
 
 
-@given(SIZES, st.integers(0, 2**32), st.randoms(use_true_random=False))
-def test_runs_in_any_order_and_any_cut(sizes_, seed, random):
-    """From several threads; whole pieces of some runs come as digests, as from a device."""
+@given(SIZES, st.integers(0, 2**32), st.randoms(use_true_random=False), st.integers(0, 2))
+def test_runs_in_any_order_and_any_cut(sizes_, seed, random, times):
+    """From several threads; whole pieces of some runs come as digests, as from a device.
+
+    There is no checksum if one of the runs, whichever it is, is missing or comes twice.
+    """
     (total, row, piece), raw = sizes_, np.random.default_rng(seed).bytes(sizes_[0])
     checksum, view = PieceChecksum(total, row, piece), memoryview(raw)
     marks = sorted({0, total, *(random.randint(0, total) for _ in range(6))})
     runs = [(*run, random.random() < 0.5) for run in pairwise(marks)]
+    random.shuffle(runs)
+    runs = runs[:1] * times + runs[1:]
     random.shuffle(runs)
 
     def take(run):
@@ -263,23 +263,11 @@ def test_runs_in_any_order_and_any_cut(sizes_, seed, random):
     with ThreadPoolExecutor(3) as pool:
         for _ in pool.map(take, runs):
             pass
-    assert checksum.hexdigest() == expected(raw, row, piece)
-
-
-@given(SIZES, st.randoms(use_true_random=False), st.booleans())
-def test_a_run_that_is_missing_or_comes_twice_is_refused(sizes_, random, twice):
-    """Whichever run it is, there is no checksum unless each byte came exactly once."""
-    total, row, piece = sizes_[0] + 1, *sizes_[1:]
-    checksum, zeros = PieceChecksum(total, row, piece), np.zeros(total, np.uint8)
-    marks = sorted({0, total, *(random.randint(0, total) for _ in range(4))})
-    runs = list(pairwise(marks))
-    wrong = random.choice(runs)
-    runs = [*runs, wrong] if twice else [run for run in runs if run != wrong]
-    random.shuffle(runs)
-    for low, high in runs:
-        checksum.update(low, zeros[low:high])
-    with pytest.raises(IntegrityError, match="is missing, or came twice"):
-        checksum.hexdigest()
+    if times == 1 or not total:
+        assert checksum.hexdigest() == expected(raw, row, piece)
+    else:
+        with pytest.raises(IntegrityError, match="is missing, or came twice"):
+            checksum.hexdigest()
 
 
 def test_bytes_that_no_file_has_are_refused():

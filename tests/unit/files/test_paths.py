@@ -30,8 +30,8 @@ def test_one_more_than_1000_shards_lie_in_folders(shards, number, name):
 
 def test_folders_are_those_of_the_layout(tmp_path):
     """The folder and its folders of a thousand shards; nothing else in it, and none if missing."""
-    assert list(paths.folders(tmp_path / "missing")) == []
-    (tmp_path / "001").mkdir()
-    (tmp_path / "old").mkdir()
+    for name in ("001", "old"):
+        (tmp_path / name).mkdir()
     (tmp_path / "002").touch()
-    assert list(paths.folders(tmp_path)) == [tmp_path, tmp_path / "001"]
+    assert paths.folders(tmp_path) == [tmp_path, tmp_path / "001"]
+    assert paths.folders(tmp_path / "missing") == []
