@@ -45,10 +45,8 @@ def reading(path: Path, key: str) -> Iterator[None]:
 
 def refuse_undecodable(path: Path | str) -> None:
     """Refuse a name that is not UTF-8: neither Snakemake nor numba can handle one."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{path}: this path is not UTF-8 text; rename it") from None
+    if re.search("[\ud800-\udfff]", str(path)):  # what Python makes of other bytes
+        raise InputError(f"{path}: this path is not UTF-8 text; rename it")
 
 
 def matches(pattern: str) -> list[Path]:

@@ -115,10 +115,8 @@ def _refuse_odd_chunks(dataset: Any, path: str, part: tuple[slice, ...]) -> None
     filters, shape = _filters(dataset), dataset.chunks
     nbytes = math.prod(shape) * dataset.id.get_type().get_size()
     at = next((i for i, number in enumerate(filters) if number in _COMPRESSED), len(filters))
-    before, behind = (
-        _CHECKSUM_BYTES * some.count(_FLETCHER32) for some in (filters[:at], filters[at:])
-    )
-    whole = nbytes + before
+    whole = nbytes + _CHECKSUM_BYTES * filters[:at].count(_FLETCHER32)
+    behind = _CHECKSUM_BYTES * filters[at:].count(_FLETCHER32)
 
     def check(chunk: Any) -> None:
         ends = map(operator.add, chunk.chunk_offset, shape)

@@ -1,7 +1,4 @@
-"""How many bytes a compressed chunk decodes to, counted without holding them in memory.
-
-A library decodes it as a whole, kilobytes perhaps to gigabytes. Standard library only.
-"""
+"""How many bytes a compressed chunk decodes to, counted without holding them in memory."""
 
 import bz2
 import zlib
@@ -10,9 +7,6 @@ from functools import partial
 from typing import Any
 
 from shardwise.units import MIB
-
-_ZSTD_BLOCK = 128 * 1024  # the most that a block decodes to
-_LZF_RUN, _LZF_LONG = 32, 7  # a copy begins with a byte from 32 on; length 7 takes another byte
 
 
 def _streamed(make: Callable[[], Any], raw: bytes, most: int) -> int:
@@ -37,11 +31,11 @@ def _lzf(raw: bytes, most: int) -> int:
     at = nbytes = 0
     while at < len(raw) and nbytes <= most:
         length = raw[at]
-        if length < _LZF_RUN:
+        if length < 32:  # a run; larger bytes begin a copy
             nbytes, at = nbytes + length + 1, at + length + 2
             continue
         length >>= 5
-        if length == _LZF_LONG:
+        if length == 7:  # then another byte follows
             at += 1
             length += raw[at]
         nbytes, at = nbytes + length + 2, at + 2
@@ -61,10 +55,12 @@ def _zstd(raw: bytes, most: int) -> int:
         head = int.from_bytes(raw[at : at + 3], "little")
         last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
         at += 3 + (1 if kind == 1 else size)
-        nbytes += _ZSTD_BLOCK if kind == 2 else size
+        nbytes += 128 * 1024 if kind == 2 else size  # the most that a block decodes to
     return nbytes
 
 
+# By kind of stream: counts the bytes that a chunk decodes to, at least until they exceed ``most``.
+# On a damaged stream it may raise the decoder's errors.
 COUNTED: dict[str, Callable[[bytes, int], int]] = {
     "blosc": lambda raw, most: int.from_bytes(raw[4:8], "little"),
     "bz2": partial(_streamed, bz2.BZ2Decompressor),
@@ -73,5 +69,3 @@ COUNTED: dict[str, Callable[[bytes, int], int]] = {
     "zlib": partial(_streamed, zlib.decompressobj),
     "zstd": _zstd,
 }
-"""By kind of stream: a function that counts the bytes that a chunk decodes to, at least until they
-exceed ``most``. On a damaged stream it may raise the decoder's errors."""
