@@ -154,14 +154,13 @@ def report(options: Namespace) -> None:
 
     It also writes the same figures for Prometheus, metrics.prom, and works at any time.
     """
-    from shardwise.observe import metrics, page, status
+    from shardwise.observe import page, status
 
     seen = status.look(config.existing_folder(options.configfile, options.results))
     small.refuse_unmarked(seen.results)
     key = seen.plan.key if seen.plan else ""
     with failures.noted(seen.results, f"report-{key}", seen.results.log("report")):
         log.info("report: %s", page.write(seen))
-        metrics.write(seen)
 
 
 def watch(options: Namespace) -> int:

@@ -7,13 +7,12 @@ gauge: their number falls if one is made anew, and Prometheus takes a falling co
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from shardwise.errors import one_line
-from shardwise.files.commit import commit
-from shardwise.observe.status import DONE, RUNNING, VERDICTS, ShardStatus, Status
+from shardwise.observe.status import DONE, RUNNING, VERDICTS, Status
 
 _WHO = ("device", "node")
 
@@ -21,45 +20,24 @@ _WHO = ("device", "node")
 def text(seen: Status) -> str:
     """The metrics of a run at one moment; the label ``results`` is the path of its folder."""
     registry, root = CollectorRegistry(), one_line(str(seen.results.root.absolute()))
-    for name, words, labels, values in _gauges(seen):
-        if values:
-            gauge = Gauge(f"shardwise_{name}", words, ("results", *labels), registry=registry)
-            for own, value in values.items():
-                gauge.labels(root, *own).set(value)
-    return generate_latest(registry).decode()
-
-
-def write(seen: Status) -> None:
-    """Commit ``metrics.prom``, for the textfile collector of node_exporter."""
-    with commit(seen.results.metrics) as file:
-        file.write(text(seen).encode())
-
-
-def _who(shard: ShardStatus) -> tuple[str, str]:
-    return shard.device.key, shard.device.node
-
-
-def _gauges(
-    seen: Status,
-) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]]:
-    """Of each gauge: name, help, labels besides ``results``, and values by the labels' values."""
     oldest = sorted((one.started, one.shard) for one in seen.of(RUNNING))
-    durations = [one.finished - one.started for one in seen.done]
+    durations = [one.finished - one.started for one in seen.of(DONE)]
     suspects = {(one_line(uuid), why.host) for uuid, why in seen.suspects.items()}
-    done = Counter(map(_who, seen.done))
-    held = Counter[tuple[str, ...]]()
-    for one in seen.done:
-        held.update({(phase, *_who(one)): spent for phase, spent in one.held.items()})
-    yield from (
+    done, held = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for one in seen.of(DONE):
+        who = one.device.key, one.device.node
+        done[who] += 1
+        held.update({(phase, *who): spent for phase, spent in one.held.items()})
+    # Of each gauge: name, help, labels besides ``results``, and values by the labels' values.
+    gauges: tuple[tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]], ...] = (
         ("run_verdict", "1 for the current verdict on the run, else 0.", ("verdict",),
          {(word,): word == seen.verdict.kind for word in VERDICTS}),
         ("last_look_timestamp_seconds", "When these figures were taken.", (), {(): seen.at}),
         ("stage_failed", "1 for each stage for all shards that has failed.", ("stage",),
          {(stage,): 1.0 for stage in seen.failures}),
         ("shards", "Shards of the plan by their state.", ("state",),
-         {(state,): float(n) for state, n in seen.counts.items()}),
-        ("done_bytes", "Bytes of the input of shards that are done.", (),
-         {(): float(seen.bytes(DONE))}),
+         {(state,): n for state, n in seen.counts.items()}),
+        ("done_bytes", "Bytes of the input of shards that are done.", (), {(): seen.bytes(DONE)}),
         ("median_shard_duration_seconds", "Median of the shards that are done.", (),
          {(): statistics.median(durations)} if durations else {}),
         ("oldest_running_shard_seconds", "How long the oldest task has worked.", ("shard",),
@@ -69,3 +47,9 @@ def _gauges(
         ("device_done_shards", "Shards done.", _WHO, done),
         ("shard_held_seconds", "Seconds shards were held up.", ("phase", *_WHO), held),
     )  # fmt: skip
+    for name, words, labels, values in gauges:
+        if values:
+            gauge = Gauge(f"shardwise_{name}", words, ("results", *labels), registry=registry)
+            for own, value in values.items():
+                gauge.labels(root, *own).set(value)
+    return generate_latest(registry).decode()

@@ -1,12 +1,14 @@
 """The page on a run: what a results folder shows, put into its template, with a picture of the sum.
 
-Every value is text that the template escapes; only what is made here is marked as HTML.
+Every value is text that the template makes one line and escapes, except what is marked here as
+HTML. Figures of the run for Prometheus are written with it.
 """
 
 import base64
 import io
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import jinja2
@@ -18,23 +20,22 @@ from matplotlib.image import imsave
 from shardwise import __version__
 from shardwise.errors import one_line
 from shardwise.files.commit import commit
-from shardwise.observe.status import Status, busy
+from shardwise.observe import metrics
+from shardwise.observe.status import DONE, Status, busy
 from shardwise.units import clock, count, human_bytes, seconds
 
 _PHASES = {"read": "reading the input", "compute": "computing", "write": "writing the result"}
 _MOST_CELLS = 256  # rows, and columns, of the picture
 _CLIPPED = 0.005  # the share of cells that may lie beyond an end of the colour scale
 
-Rows = list[list[str | Markup]]
-"""The first cell of each row names it; the template escapes and draws them."""
-
 
 def write(seen: Status) -> Path:
-    """Commit the page, ``report.html`` in the results folder."""
-    page = render(seen)
-    with commit(seen.results.report) as file:
-        file.write(page.encode("utf-8", "replace"))
-    return seen.results.report
+    """Commit ``report.html`` and ``metrics.prom``; return the path of the first."""
+    results = seen.results
+    for path, text in ((results.report, render(seen)), (results.metrics, metrics.text(seen))):
+        with commit(path) as file:
+            file.write(text.encode("utf-8", "replace"))
+    return results.report
 
 
 def render(seen: Status) -> str:
@@ -42,94 +43,75 @@ def render(seen: Status) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         loader=jinja2.FileSystemLoader(Path(__file__).parent, "utf-8"),
+        finalize=lambda value: value if isinstance(value, Markup) else one_line(str(value)),
     )  # fmt: skip
-    (name, words, picture), (results, load) = _show_sum(seen), _files(seen)
+    results, summary, done = seen.results, seen.summary, seen.of(DONE)
+    paths = [results.statistic(name) for name in summary.files] if summary else []
+    files = filter(Path.exists, [*paths, results.summary, results.ledger] if paths else [])
+    name, words, picture = _show_sum(seen)
     return environment.get_template("page.html.j2").render(
         seen=seen, name=name, words=words, picture=picture,
-        first_line=seen.verdict.words.partition(". "),
-        title=plain(f"Shardwise: {seen.results.root.resolve().name}"),
-        at=clock(seen.at), version=__version__, verify="shardwise verify",
-        files=results, load=load, facts=_facts(seen),
-        took=seconds(busy(seen.done)), phases=_PHASES, bars=_bars(seen),
-        failed=_failed(seen), remarks=[*map(plain, seen.remarks)],
+        title=f"Shardwise: {results.root.resolve().name}", at=clock(seen.at), version=__version__,
+        files=[(link(path.name), path, human_bytes(path.stat().st_size)) for path in files],
+        load=f"np.load({str(paths[0])!r})" if paths else "", facts=_facts(seen),
+        took=seconds(busy(done)), phases=_PHASES, bars=_bars(seen),
+        failed=[
+            (name, why.reason, why.device or "", why.host, why.attempt, link(why.log or ""))
+            for name, why in seen.failed
+        ],
     )  # fmt: skip
 
 
-def plain(value: object) -> str:
-    """Any value as one line of printable text of limited length."""
-    return one_line(str(value))[:600]
-
-
-def link(path: str | None) -> str:
+def link(path: str) -> str:
     """A path below the results folder as a relative link, never as any other address."""
-    if not path:
-        return ""
-    address = "./" + quote(path.encode("utf-8", "surrogateescape"), safe="/")
-    return Markup('<a href="{}">{}</a>').format(address, plain(path))
+    address = quote(path.encode("utf-8", "surrogateescape"), safe="/")
+    return path and Markup('<a href="./{}">{}</a>').format(address, one_line(path))
 
 
-def _facts(seen: Status) -> list[tuple[str, str]]:
+def _facts(seen: Status) -> list[tuple[str, Any]]:
     """What the run computes, and how."""
-    pairs = [("results folder", plain(seen.results.root))]
+    pairs: list[tuple[str, Any]] = [("results folder", seen.results.root)]
     if plan := seen.plan:
         (rows, columns), matrices = plan.problem.left, plan.problem.matrices
         nbytes = human_bytes(matrices * plan.problem.matrix_bytes)
-        size = f"{matrices:,} of {rows:,} × {columns:,}, {plan.dtype}, {nbytes}"
-        said = {key: value for key, value in plan.facts.config.items() if value}
-        for key in ("results", "shard_bytes", *(() if plan.facts.synthetic else ("synthetic",))):
-            said.pop(key, None)  # it is named above, is in `shards`, or was not used
-        notes = (("of the input", note) for note in plan.facts.notes)
-        pairs += [(key, plain(v)) for key, v in (("matrices", size), *said.items(), *notes)]
+        pairs += [("matrices", f"{matrices:,} of {rows:,} × {columns:,}, {plan.dtype}, {nbytes}")]
+        # What is named above, is in `shards`, or was not used.
+        left_out = {"results", "shard_bytes", *(() if plan.facts.synthetic else ("synthetic",))}
+        said = plan.facts.config.items()
+        pairs += [(key, value) for key, value in said if value and key not in left_out]
+        pairs += [("of the input", note) for note in plan.facts.notes]
     return pairs
 
 
-def _files(seen: Status) -> tuple[Rows, str]:
-    """The result files with their paths, and the line of Python that reads the first."""
-    if seen.summary is None:
-        return [], ""
-    paths = [seen.results.statistic(name) for name in seen.summary.files]
-    files = filter(Path.exists, [*paths, seen.results.summary, seen.results.ledger])
-    rows = [[link(path.name), plain(path), human_bytes(path.stat().st_size)] for path in files]
-    return rows, f"np.load({str(paths[0])!r})"
-
-
-def _failed(seen: Status) -> Rows:
-    """Shards and stages without a result, the latest failure first."""
-    return [
-        [*map(plain, (name, why.reason, why.device or "", why.host, why.attempt)), link(why.log)]
-        for name, why in seen.failed
-    ]
-
-
-def _bars(seen: Status) -> Rows:
+def _bars(seen: Status) -> list[tuple[str, ...]]:
     """By device, a bar of how it spent its time, and figures."""
-    figures = defaultdict[str, Counter[str]](Counter)  # by device: its shards, bytes, phases
-    for own in seen.done:
+    figures, rows = defaultdict[str, Counter[str]](Counter), []
+    took = busy(seen.of(DONE))
+    for own in seen.of(DONE):
         figures[own.device.label].update({"shards": 1, "bytes": own.bytes, **own.held})
-    rows, took = Rows(), busy(seen.done)
     for device, found in sorted(figures.items()):
-        spent = {phase: found[phase] for phase in _PHASES}
-        work = max(sum(spent.values()), 1e-9)
+        work = max(sum(found[phase] for phase in _PHASES), 1e-9)
         whole = max(took, work)  # on a CPU several shards may be at work at once
+        spent = {phase: found[phase] / whole for phase in _PHASES}
         bar = Markup("").join(
-            Markup('<i class="{}" style="width:{}%"></i>').format(phase, f"{100 * own / whole:.2f}")
-            for phase, own in (spent | {"idle": whole - work}).items()
+            Markup('<i class="{}" style="width:{:.2%}"></i>').format(phase, share)
+            for phase, share in (spent | {"idle": 1 - work / whole}).items()
         )
-        words = ", ".join(f"{_PHASES[phase]} {own / whole:.0%}" for phase, own in spent.items())
+        words = ", ".join(f"{_PHASES[phase]} {share:.0%}" for phase, share in spent.items())
         drawn = Markup('<span class="bar" role="img" aria-label="{0}" title="{0}">{1}</span>')
         pace, shards = f"{human_bytes(found['bytes'] / work)}/s", f"{found['shards']:,.0f}"
-        rows.append([plain(device), drawn.format(words, bar), f"{work / whole:.0%}", shards, pace])
+        rows.append((device, drawn.format(words, bar), f"{work / whole:.0%}", shards, pace))
     return rows
 
 
 def _show_sum(seen: Status) -> tuple[str, str, Markup]:
     """The file of the sum, words on it, and its picture; or why there is none."""
-    files = seen.summary.files if seen.summary else {}
-    for name in [name for name in ("sum", "mean") if name in files]:
-        try:
-            return f"{name}.npy", *draw(read(seen.results.statistic(name)))
-        except (OSError, ValueError) as error:
-            return "", plain(f"The sum cannot be shown: {error}"), Markup("")
+    for name in ("sum", "mean"):
+        if seen.summary and name in seen.summary.files:
+            try:
+                return f"{name}.npy", *draw(read(seen.results.statistic(name)))
+            except (OSError, ValueError) as error:
+                return "", f"The sum cannot be shown: {error}", Markup("")
     return "", "There is no sum or mean of all products under this plan.", Markup("")
 
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,20 +23,21 @@ from shardwise.errors import IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results, list_names, place, stamp
 from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.plan import Plan
 from shardwise.records import failures, judge, ledger, locks, receipts
 from shardwise.records.failures import Failure, last_start
 from shardwise.records.receipts import SumReceipt
-from shardwise.units import count, human_bytes, seconds
+from shardwise.units import count
 
 STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED = (
     "done", "running", "failed", "waiting", "damaged",
 )  # fmt: skip
-VERDICTS = ("proven", "unproven", "unfinished", "failed", "damaged", "empty")
-"""``unproven``: all is there, but nothing has proven it."""
+VERDICTS = {
+    "proven": 0, "unproven": 0, "unfinished": 75, "empty": 75, "failed": 3, "damaged": 3,
+}  # fmt: skip
+"""Each with its exit code. ``unproven``: all is there, but nothing has proven it."""
 
 _LATELY = 600.0  # seconds that the rate looks back
-_MOST_NAMED, _MOST_DAMAGE = 5, 20
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Device:
         return " · ".join(filter(None, (self.name, self.node, (self.uuid or "")[:12])))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ShardStatus:
     """One shard of the plan, as it is now; times are seconds of Unix time."""
 
@@ -70,7 +71,6 @@ class ShardStatus:
     finished: float = 0.0  # this and the next are from the receipt
     held: Mapping[str, float] = field(default_factory=dict)
     failure: Failure | None = None  # of a failed shard
-    flaw: str = ""  # of a damaged shard: what was found
 
 
 class Verdict(NamedTuple):
@@ -80,18 +80,18 @@ class Verdict(NamedTuple):
     words: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Status:
-    """A results folder at one moment."""
+    """A results folder at one moment, in seconds of Unix time."""
 
     results: Results
-    at: float  # seconds of Unix time
+    at: float
     plan: Plan | None = None  # None if there is none, or none that can be read
-    shards: Mapping[str, ShardStatus] = field(default_factory=dict)  # in the plan's order
+    shards: dict[str, ShardStatus] = field(default_factory=dict)  # in the plan's order
     summary: SumReceipt | None = None  # the receipt of the sum, if that is of this plan and whole
-    failures: Mapping[str, Failure] = field(default_factory=dict)  # of stages, such as ``reduce``
+    failures: dict[str, Failure] = field(default_factory=dict)  # of stages, such as ``reduce``
     suspects: Mapping[str, Failure] = field(default_factory=dict)  # GPUs that failed, by UUID
-    damage: tuple[str, ...] = ()  # one line for each file that cannot be used
+    damage: Sequence[str] = ()  # one line for each of the first files that cannot be used
     living: bool | None = None  # whether a run or a task is at work; None if that is unknown
     command: str = ""  # which continues the run; empty if no run has left it
     stamps: Sequence[Any] = ()  # of the plan's files
@@ -102,15 +102,13 @@ class Status:
         states = Counter(shard.state for shard in self.shards.values())
         return {state: states[state] for state in STATES}
 
-    def of(self, state: str) -> list[ShardStatus]:
-        """The shards in a state, by node and device."""
-        found = [shard for shard in self.shards.values() if shard.state == state]
-        return sorted(found, key=lambda shard: (shard.device.node, shard.device.key))
+    def of(self, *states: str) -> list[ShardStatus]:
+        """The shards in some states, in the plan's order."""
+        return [shard for shard in self.shards.values() if shard.state in states]
 
-    @cached_property
-    def done(self) -> list[ShardStatus]:
-        """The shards that are done."""
-        return self.of(DONE)
+    def bytes(self, *states: str) -> int:
+        """Bytes of the input of the shards in some states."""
+        return sum(shard.bytes for shard in self.of(*states))
 
     @cached_property
     def failed(self) -> list[tuple[str, Failure]]:
@@ -130,13 +128,13 @@ class Status:
         if self.damage:
             kind, words = "damaged", f"Damaged: {self.damage[0]}"
             if self.plan:
-                bad = [shard.shard for shard in self.of(DAMAGED)][:_MOST_NAMED]
+                bad = [shard.shard for shard in self.of(DAMAGED)][:5]
                 repair = ledger.build_repair(self.plan, bad, [] if bad else [self.results.summary])
                 words += f"; to make it again: {repair}, then start the run again."
         elif self.plan is None:
             kind = "empty"
             words = f"Nothing is here yet: {self.results.root} holds no plan of a run."
-        elif len(self.done) < len(self.shards) or self.summary is None:
+        elif self.counts[DONE] < len(self.shards) or self.summary is None:
             kind = "failed" if self.failed else "unfinished"
             stages = (f"; {stage}: {why.reason}" for stage, why in self.failures.items())
             words = f"Not finished: {self.tally}{''.join(stages)}."
@@ -152,19 +150,14 @@ class Status:
         return Verdict(kind, one_line(words))
 
     @property
-    def ended(self) -> bool:
-        """Whether all is done."""
-        return self.verdict.kind in ("proven", "unproven")
+    def code(self) -> int:
+        """The exit code of ``--once``: 0 all done, 75 unfinished, 3 the user has to act."""
+        return VERDICTS[self.verdict.kind]
 
     @property
     def over(self) -> bool:
         """Whether there is nothing to wait for; a run that lives may yet replace an earlier sum."""
-        return self.living is False or (self.ended and not self.living)
-
-    @property
-    def code(self) -> int:
-        """The exit code of ``--once``: 0 all done, 75 unfinished, 3 the user has to act."""
-        return 0 if self.ended else 75 if self.verdict.kind in ("unfinished", "empty") else 3
+        return self.living is False or not (self.code or self.living)
 
     @property
     def headline(self) -> str:
@@ -178,25 +171,15 @@ class Status:
         words += [f"{n} {state}" for state, n in self.counts.items() if n and state != DONE]
         return ", ".join(words)
 
-    @property
-    def pace(self) -> str:
-        """The rate and the time left, in words; empty if they are unknown."""
-        if self.rate is None or not self.left:
-            return ""
-        return f"{human_bytes(self.rate)}/s, about {seconds(self.left)} left"
-
-    def bytes(self, *states: str) -> int:
-        """Bytes of the input of the shards in some states."""
-        return sum(shard.bytes for shard in self.shards.values() if shard.state in states)
-
     @cached_property
     def rate(self) -> float | None:
         """Input bytes per second in the minutes before the last shard was done; None if unknown.
 
         Pauses, as before a rerun, do not count.
         """
-        now = max((one.finished for one in self.done), default=0.0)  # shards at work are unknown
-        lately = [one for one in self.done if one.finished > now - _LATELY]
+        done = self.of(DONE)
+        now = max((one.finished for one in done), default=0.0)  # shards at work are unknown
+        lately = [one for one in done if one.finished > now - _LATELY]
         took = busy(lately)
         if not took or self.living is False:
             return None
@@ -238,74 +221,68 @@ def look(root: Path, at: float | None = None, before: Status | None = None) -> S
 
     ``before`` is an earlier look, whose plan and receipts are not read again.
     """
-    results, at = Results(root), time.time() if at is None else at
+    results, damage = Results(root), list[str]()
     living = locks.is_living(results)  # asked first: what a run leaves at its end is seen below
-    stamps, command = [stamp(path) for path in (results.plan, results.plan_facts)], ""
+    seen = Status(results, time.time() if at is None else at, living=living)
+    seen.stamps = [stamp(path) for path in (results.plan, results.plan_facts)]
+    known: dict[str, ShardStatus] = {}
     with suppress(ShardwiseError):
-        command = (small.read(results.command) or b"").decode(errors="replace").strip()
-    seen = Status(results, at, living=living, command=one_line(command), stamps=stamps)
-    if not all(stamps):
-        return seen
-    if before and before.plan and before.stamps == stamps:
-        return _look(before.plan, seen, {one.shard: one for one in before.done})
+        command = (small.read(results.command) or b"").decode(errors="replace")
+        seen.command = one_line(command.strip())
     try:
-        return _look(plans.load(results.plan), seen, {})
+        if before and before.plan and before.stamps == seen.stamps:
+            seen.plan, known = before.plan, {one.shard: one for one in before.of(DONE)}
+        elif all(seen.stamps):
+            seen.plan = plans.load(results.plan)
     except IntegrityError as error:
-        return replace(seen, damage=(one_line(f"the plan: {error}"),))
+        damage.append(f"the plan: {error}")
+    if plan := seen.plan:
+        damage += _look_at_shards(plan, seen, known)
+        for name in sorted(list_names(results.failed)):
+            found = name.endswith(f"-{plan.key}.json") and failures.read(results.failed / name)
+            if found:
+                seen.failures[one_line(name.rpartition("-")[0])] = found
+        seen.suspects = failures.suspects(results)
+        try:
+            seen.summary = judge.read_sum(plan)
+        except IntegrityError as error:
+            damage.append(str(error))
+    seen.damage = [one_line(words) for words in damage[:20]]
+    return seen
 
 
-def _look(plan: Plan, seen: Status, known: Mapping[str, ShardStatus]) -> Status:
-    results, stages = seen.results, dict[str, Failure]()
+def _look_at_shards(plan: Plan, seen: Status, known: Mapping[str, ShardStatus]) -> list[str]:
+    """Note the state of each shard; return what is wrong with the damaged ones."""
+    results, flaws = plan.results, list[str]()
     # Listed in the order in which a task writes them: one that ends meanwhile is not missed.
     at_work = seen.living is None or locks.is_job_locked(results.living)
     begun = list_names(results.starts("any").parent) if at_work else set()
-    there = begun, list_names(results.failed), list_names(results.products)
+    failed, made = list_names(results.failed), list_names(results.products)
     since = (stamp(results.command) or (0, 0))[0] / 1e9  # each run writes it as it begins
-    shards = {
-        shard: _look_at_shard(plan, row, there, since, known) for shard, row in plan.shards.items()
-    }
-    for name in sorted(there[1]):
-        if name.endswith(f"-{plan.key}.json") and (why := failures.read(results.failed / name)):
-            stages[one_line(name.rpartition("-")[0])] = why
-    damage, summary = [shard.flaw for shard in shards.values() if shard.flaw], None
-    try:
-        summary = judge.read_sum(plan)
-    except IntegrityError as error:
-        damage.append(one_line(str(error)))
-    return replace(
-        seen, plan=plan, shards=shards, summary=summary, failures=stages,
-        suspects=failures.suspects(results), damage=tuple(damage[:_MOST_DAMAGE]),
-    )  # fmt: skip
-
-
-def _look_at_shard(
-    plan: Plan, row: Shard, there: Sequence[set[str]], since: float,
-    known: Mapping[str, ShardStatus],
-) -> ShardStatus:  # fmt: skip
-    results, name, (begun, failed, made) = plan.results, place(row.name), there
-    one = ShardStatus(row.shard, WAITING, row.bytes)
-    if f"{name}.json" in made and f"{name}.npy" in made:
-        return known.get(row.shard) or _judge(plan, one)
-    files = failed.intersection((f"{name}.json", f"copy-{row.input_name}.json"))
-    found = filter(None, (failures.read(results.failed / file) for file in files))
-    why = max(found, key=lambda failure: failure.at, default=None)
-    start = last_start(results.starts(row.name)) if f"{name}.starts" in begun else None
-    if start and start.at >= max(since, why.at if why else 0.0):
-        uuid = start.uuid and one_line(start.uuid)
-        device = Device(one_line(start.device), uuid, one_line(start.node))
-        return replace(one, state=RUNNING, started=start.at, device=device)
-    return replace(one, state=FAILED, failure=why) if why else one
-
-
-def _judge(plan: Plan, one: ShardStatus) -> ShardStatus:
-    """The state of a shard with product and receipt: done if the judge accepts them."""
-    try:
-        own = judge.check_product(plan, one.shard)
-    except receipts.NoReceipt:  # removed since the folder was listed
-        return one
-    except IntegrityError as error:
-        return replace(one, state=DAMAGED, flaw=one_line(str(error)))
-    return replace(
-        one, state=DONE, started=own.started, finished=own.finished,
-        device=Device(own.device.name, own.device.uuid, own.node), held=own.held,
-    )  # fmt: skip
+    for shard, row in plan.shards.items():
+        one, name = ShardStatus(shard, WAITING, row.bytes), place(row.name)
+        seen.shards[shard] = one
+        if f"{name}.json" in made and f"{name}.npy" in made:
+            if shard in known:
+                seen.shards[shard] = known[shard]
+                continue
+            try:
+                own = judge.check_product(plan, shard)
+                one.state, one.device = DONE, Device(own.device.name, own.device.uuid, own.node)
+                one.started, one.finished, one.held = own.started, own.finished, own.held
+            except receipts.NoReceipt:  # removed since the folder was listed
+                pass
+            except IntegrityError as error:
+                one.state = DAMAGED
+                flaws.append(str(error))
+            continue
+        files = failed.intersection((f"{name}.json", f"copy-{row.input_name}.json"))
+        found = filter(None, (failures.read(results.failed / file) for file in files))
+        if why := max(found, key=lambda failure: failure.at, default=None):
+            one.state, one.failure = FAILED, why
+        start = last_start(results.starts(row.name)) if f"{name}.starts" in begun else None
+        if start and start.at >= max(since, why.at if why else 0.0):
+            one.state, one.failure, one.started = RUNNING, None, start.at
+            uuid = start.uuid and one_line(start.uuid)
+            one.device = Device(one_line(start.device), uuid, one_line(start.node))
+    return flaws

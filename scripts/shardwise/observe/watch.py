@@ -27,13 +27,14 @@ def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
     """The whole picture; each list has ``most`` entries at most."""
     parts: list[RenderableType] = [
         _text(f"shardwise {seen.results.root}  {clock(seen.at)[11:]}", "bold"),
-        Text(one_line(seen.headline), "green" if seen.ended else ""),
+        Text(one_line(seen.headline), "" if seen.code else "green"),
     ]
     if seen.shards:
         done, every = seen.bytes(DONE), max(seen.bytes(*STATES), 1)
-        amounts = f"{done / every:.1%}, {human_bytes(done)} of {human_bytes(every)}"
-        parts += [ProgressBar(every, done, width=_BAR)]
-        parts += [Text(", ".join(filter(None, (seen.tally, amounts, seen.pace))))]
+        words = f"{seen.tally}, {done / every:.1%}, {human_bytes(done)} of {human_bytes(every)}"
+        if seen.rate and seen.left:
+            words += f", {human_bytes(seen.rate)}/s, about {seconds(seen.left)} left"
+        parts += [ProgressBar(every, done, width=_BAR), Text(words)]
     lists = {
         "At work": [
             f"{shard.shard} {seconds(max(0.0, seen.at - shard.started))}  {shard.device.label}"
@@ -57,17 +58,15 @@ def _text(text: str, style: str = "") -> Text:
     return Text(one_line(text), style, no_wrap=True, overflow="ellipsis")
 
 
-def show(seen: Status, as_json: bool) -> None:
-    """Show the whole picture, and the command to continue."""
-    if not as_json:
+def show(seen: Status, as_json: bool, picture: bool = True) -> None:
+    """Show the whole picture, and how to continue if no run lives and something is left to do."""
+    if as_json:
+        return _write([json.dumps(seen.json())])
+    if picture:
         _console().print(draw(seen))
-    _write([json.dumps(seen.json())] if as_json else _ending(seen))
-
-
-def _ending(seen: Status) -> list[str]:
-    """The command to continue, if no run lives and there is something left to do."""
-    goes_on = seen.command and not (seen.ended or seen.living)
-    return ["To continue, once no run is at work:", f"  {seen.command}"] if goes_on else []
+    if seen.command and seen.code and not seen.living:
+        _write(["To continue, once no run is at work:", f"  {seen.command}"])
+    return None
 
 
 def follow(root: Path, as_json: bool, interval: float | None) -> int:
@@ -96,16 +95,14 @@ def follow(root: Path, as_json: bool, interval: float | None) -> int:
                 lines += [seen.verdict.words] * seen.over
                 _write(f"{clock(seen.at)[11:]} {line}" for line in lines if line not in told)
                 told = set(lines)
-            if seen.over and (seen.ended or lived or began > patience):
+            if seen.over and (not seen.code or lived or began > patience):
                 return seen.code
             pause = max(interval, _SHARE_OF_TIME * (time.monotonic() - began))
             time.sleep(min(pause, 3600.0))
     finally:
         live.stop()
-        if seen and in_place:  # the last picture stays
-            show(seen, as_json)
-        elif seen and not as_json:
-            _write(_ending(seen))
+        if seen and not as_json:
+            show(seen, as_json, picture=in_place)  # the last picture stays
 
 
 def _console() -> Console:
