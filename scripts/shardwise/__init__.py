@@ -55,10 +55,10 @@ def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> 
     KeyboardInterrupt
         After Ctrl-C, once the run has cancelled its jobs.
     """
-    from shardwise.command import from_python, runs  # every job imports this file
+    from shardwise.command import from_python  # every job imports this file
 
     settings = from_python.settings_of(config, keys)
-    from_python.follow(runs.line_of(settings, str(profile)))
+    from_python.follow(settings, str(profile))
     return open(settings.results)
 
 

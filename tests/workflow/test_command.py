@@ -65,13 +65,13 @@ def test_submit_starts_a_run_that_is_not_refused(bin_folder: Path, tmp_path: Pat
     results = Results(tmp_path / "-mine")
     said = call(bin_folder, tmp_path, "submit").stdout
     assert "its messages: shardwise.log" in said
-    processes.until(results.command.exists)
-    processes.until(lambda: not locks.is_job_locked(tmp_path / "shardwise.log"))
-    assert "done: -mine/sum.npy" in (tmp_path / "shardwise.log").read_text()
-    before = (tmp_path / "shardwise.log").read_text()
+    log = tmp_path / "shardwise.log"
+    processes.until(lambda: "done: -mine/sum.npy" in log.read_text())
+    processes.until(lambda: not locks.is_living(results))
+    before = log.read_text()
     done = call(bin_folder, tmp_path, "submit", "--config", "product=A @ C", code=2)
     assert "unknown product" in done.stderr
-    assert (tmp_path / "shardwise.log").read_text() == before
+    assert log.read_text() == before
 
 
 EARLY = "\nshardwise: interrupted before any job began\n"

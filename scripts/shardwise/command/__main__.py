@@ -44,10 +44,7 @@ def _start(name: str, typed: bool) -> None:
         sys.exit(work(parsed))
     if typed:
         sys.argv = [str(SCRIPTS / f"{name}.py"), *sys.argv[2:]]
-    begin_ranks = None
-    if name == "reduce":
-        from shardwise.mpi.launch import start_ranks as begin_ranks
-    process.run(work, parsed, begin_ranks, quiet=typed or name == "doctor")
+    process.run(name, work, parsed, typed)
 
 
 if __name__ == "__main__":

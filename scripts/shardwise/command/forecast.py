@@ -5,7 +5,6 @@ import time
 from argparse import Namespace
 
 from shardwise.command.from_python import follow
-from shardwise.command.runs import line_of
 from shardwise.errors import InputError
 from shardwise.plan import planner
 from shardwise.plan.config import Settings
@@ -21,38 +20,32 @@ _MARGIN = 1.3  # by which most predictions that we compared were wrong: docs/quo
 
 def show(plan: Plan, settings: Settings, options: Namespace) -> None:
     """Print the quote of a run; a trial computes some of its shards first."""
-    free, time_line = planner.check_folder(plan), "time not known; --trial predicts it"
+    free, store, tried = planner.check_folder(plan), Store(plan), (0.0, 0.0)
     if options.trial:
-        ends, work = try_shards(plan, settings, options.profile or "local")
-        devices = options.devices or 1
-        likely = predict(ends, work, plan, devices)
+        tried = try_shards(plan, settings, options.profile or "local")
+    missing = store.missing()
+    said = f"{plan.results.root}: nothing is left to do"
+    if missing or not store.is_summed(settings.reduce["statistics"]):
+        shards = f"{len(missing)} of {count(len(plan.shards), 'shard')} to compute"
+        said = f"{plan.results.root}: {shards}; the disk has {human_bytes(free)} free\n"
+        said += quote(plan, settings.reduce, missing)
+    words = "time not known; --trial predicts it"
+    if options.trial:
+        likely, work = predict(*tried, plan, options.devices or 1)
         spread = f"{seconds(likely / _MARGIN)} to {seconds(likely * _MARGIN)}"
-        hours = work * sum(amounts(plan, Store(plan).missing())) / 3600
-        time_line = (
-            f"time {seconds(likely)} with {count(devices, 'device')} ({spread}), which compute for "
-            f"{hours:.3g} hours in all"
-        )
-    sys.stdout.writelines(f"{line}\n" for line in [*describe(plan, settings, free), time_line])
+        words = f"time {seconds(likely)} with {count(options.devices or 1, 'device')} ({spread}), "
+        words += f"which compute for {work / 3600:.3g} hours in all"
+    sys.stdout.write(f"{said}\n{words}\n")
 
 
-def describe(plan: Plan, settings: Settings, free: int) -> list[str]:
-    """The lines of a quote; ``free`` are the bytes that the disk has left."""
-    missing = Store(plan).missing()
-    if not missing and Store(plan).is_summed(settings.reduce["statistics"]):
-        return [f"{plan.results.root}: nothing is left to do"]
-    shards = f"{len(missing)} of {count(len(plan.shards), 'shard')} to compute"
-    own = quote(plan, settings.reduce, missing)
-    return [f"{plan.results.root}: {shards}; the disk has {human_bytes(free)} free", own]
+def predict(ends: float, rate: float, plan: Plan, devices: int) -> tuple[float, float]:
+    """Seconds of the whole run, and of all devices: its ends, and the work of the busiest device.
 
-
-def predict(ends: float, work: float, plan: Plan, devices: int) -> float:
-    """Seconds of the whole run: its begin and end, and the work of the busiest device.
-
-    ``ends`` are the seconds of the first, ``work`` those of each byte that a shard reads or writes.
+    ``rate`` are the seconds for each byte that a shard reads or writes.
     """
     missing = Store(plan).missing()
-    busiest = -(-len(missing) // devices) / max(1, len(missing))
-    return ends + busiest * sum(amounts(plan, missing)) * work
+    busiest, work = -(-len(missing) // devices), rate * sum(amounts(plan, missing))
+    return ends + work * busiest / max(1, len(missing)), work
 
 
 def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, float]:
@@ -71,7 +64,7 @@ def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, flo
     alone = Settings(**{**vars(settings), "dispatch": "jobs"})  # no plan depends on dispatch
     files = [str(results.product(row.name)) for row in rows]
     began = time.time()
-    follow(line_of(alone, profile, "--cores", "1", "--jobs", "1", "--", *files))
+    follow(alone, profile, "--cores", "1", "--jobs", "1", "--", *files)
     took = time.time() - began
     made = [receipts.read(results.receipt(row.name), ProductReceipt) for row in rows]
     if any(own.adopted for own in made):

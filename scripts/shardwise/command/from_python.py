@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.command.runs import begin
+from shardwise.command.runs import begin, snakemake_line
 from shardwise.errors import InputError, of_code, short, tell
+from shardwise.files.commit import commit
+from shardwise.files.paths import CACHE
 from shardwise.plan import config as configs
 from shardwise.plan import config_file
+from shardwise.plan import plan as plans
 from shardwise.processes import contain
 
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
@@ -51,13 +54,19 @@ def _plain(value: Any) -> Any:
     )
 
 
-def follow(line: list[str]) -> None:
-    """Start Snakemake, show what it says, and wait for its end.
+def follow(settings: configs.Settings, profile: str, *words: str) -> None:
+    """Start Snakemake with a config, ``words`` last, show what it says, and wait for its end.
 
-    Snakemake has its own session, so any Ctrl-C reaches it only from here. Raises the
-    ShardwiseError of its exit code, with its last words.
+    The config stays in a file: jobs read it, and so does the command that is printed to be
+    repeated. Raises the ShardwiseError of the exit code, with the last words of the run.
     """
-    lines = deque[str](maxlen=_MOST_LINES)
+    file = CACHE / f"config-{plans.digest(vars(settings))}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with commit(file) as new:
+        new.write(json.dumps(vars(settings), indent=1).encode())
+    # An empty --config overrides what a profile says of the config.
+    own = ["--replace-workflow-config", "--configfile", str(file), "--config"]
+    line, lines = snakemake_line(profile, [*own, *words]), deque[str](maxlen=_MOST_LINES)
     with begin(
         line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
     ) as child:
@@ -69,7 +78,7 @@ def follow(line: list[str]) -> None:
 
         try:
             show()
-        except KeyboardInterrupt:  # the run stops its jobs, and says so
+        except KeyboardInterrupt:  # the run, in a session of its own, stops its jobs, and says so
             with suppress(ProcessLookupError):  # it has just ended
                 os.killpg(child.pid, signal.SIGINT)  # and its jobs here, as a terminal does
             show()

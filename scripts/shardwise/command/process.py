@@ -30,15 +30,12 @@ class Shown(logging.Formatter):
 
 
 def run(
-    work: Callable[[Namespace], int | None],
-    options: Namespace,
-    begin_ranks: Callable[[Namespace], Any] | None = None,
-    quiet: bool = False,
+    name: str, work: Callable[[Namespace], int | None], options: Namespace, typed: bool
 ) -> None:
     """Run a stage and end the process with its exit code, which ``work`` may return.
 
-    For a stage of several ranks, ``begin_ranks`` returns mpi4py's ``MPI`` once this process is a
-    rank: a rank that fails alone ends all. ``quiet``: do not log how to repeat this by hand.
+    The reduce has several ranks: one that fails alone ends all. If the user has not ``typed`` the
+    name of the stage, it logs how to repeat this by hand.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Shown("%(asctime)s %(levelname)s %(message)s"))
@@ -48,12 +45,19 @@ def run(
         signal.signal(signal.SIGHUP, terminate)
     code, mpi = 0, None
     try:
-        mpi = begin_ranks(options) if begin_ranks else None
-        if not quiet and not (mpi and mpi.COMM_WORLD.rank):
+        if name == "reduce":
+            from shardwise.mpi.launch import start_ranks
+
+            mpi = start_ranks(options)
+        if not (typed or name == "doctor" or (mpi and mpi.COMM_WORLD.rank)):
             here, typed = os.getcwd(), shlex.join([sys.executable, *sys.argv])
             log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), here)
             log.info("by hand: cd %s && %s", shlex.quote(here), typed)
-        with _at_work(options):
+        lock: AbstractContextManager[Any] = nullcontext()
+        if hasattr(options, "plan") and options.plan.is_file():
+            refuse_links(results := Results(options.plan.parent))
+            lock = locks.hold_job_lock(results)
+        with lock:
             code = work(options) or 0
     except BaseException as error:
         code = _end(error, mpi)
@@ -108,12 +112,3 @@ def _all_arrive(comm: Any) -> bool:
             return False
         time.sleep(0.01)
     return True
-
-
-def _at_work(options: Namespace) -> AbstractContextManager[None]:
-    """Hold the job lock of the results folder, if the stage takes a plan and the plan exists."""
-    if not hasattr(options, "plan") or not options.plan.is_file():
-        return nullcontext()
-    results = Results(options.plan.parent)
-    refuse_links(results)
-    return locks.hold_job_lock(results)

@@ -1,6 +1,5 @@
 """A user's folder: write its config and profile, and start Snakemake in it."""
 
-import json
 import os
 import re
 import shlex
@@ -10,12 +9,10 @@ import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
-from shardwise.errors import InputError, TryAgain, explain, leave_on_interrupt, tell
-from shardwise.files.paths import CACHE
+from shardwise.errors import InputError, leave_on_interrupt, tell
 from shardwise.host import PROJECT, TYPED
-from shardwise.records.locks import take_lock
 
 _LOG = Path("shardwise.log")
 
@@ -61,21 +58,18 @@ def submit(options: Namespace) -> int:
     Exit codes: 0 it is submitted; else that of the dry run, or of the scheduler.
     """
     line = _line(options)
-    take_log().close()
     first = line.index("snakemake") + 1  # of its options: after a -- it would take -n for a target
     if code := subprocess.run([*line[:first], "-n", *line[first:]], check=False).returncode:
         return code
-    if options.job is not None:
-        return _submit_job(line, options)
-    with take_log() as log:  # Snakemake inherits the lock, and holds it to its end
-        started = subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    who = f"process {started.pid} on this machine"
-    return _tell_begun(who, f"kill -INT {started.pid}", options.others)
-
-
-def _tell_begun(who: str, cancel: str, others: list[str]) -> int:
+    if options.job is None:
+        with _LOG.open("ab") as log:
+            run = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        who, cancel = f"process {run.pid} on this machine", f"kill -INT {run.pid}"
+    else:
+        who, cancel = _submit_job(line, options)
+    others = options.others
     at = others.index("--configfile") if "--configfile" in others else len(others)
     watch = shlex.join(["shardwise", "watch", *others[at : at + 2]])
     sys.stdout.write(
@@ -83,12 +77,6 @@ def _tell_begun(who: str, cancel: str, others: list[str]) -> int:
         f"Watch it: {watch}\nStop it with its jobs: {cancel}\n"
     )
     return 0
-
-
-def take_log() -> BinaryIO:
-    """Lock and open the log of submitted runs; TryAgain if such a run works in this folder."""
-    busy = f"a run that was submitted in this folder is still at work (see {_LOG}); let it finish"
-    return take_lock(_LOG, busy)
 
 
 _JOBS = {
@@ -105,8 +93,8 @@ _JOBS = {
 """By executor of the profile: the commands that submit and cancel the job of a controller."""
 
 
-def _submit_job(line: list[str], options: Namespace) -> int:
-    """Submit a job that starts Snakemake and looks after it, see `control`."""
+def _submit_job(line: list[str], options: Namespace) -> tuple[str, str]:
+    """Submit a job that starts Snakemake, see `control`; return its name, and what cancels it."""
     import yaml  # here: as above
 
     profile = _profile(options.profile)  # which the dry run has read
@@ -122,9 +110,9 @@ def _submit_job(line: list[str], options: Namespace) -> int:
         words, input=f"#!/bin/bash\nexec {script}\n", text=True, stdout=subprocess.PIPE, check=False
     )
     if done.returncode:
-        return done.returncode
+        sys.exit(done.returncode)
     job = re.split(r"\W", done.stdout.strip())[0]
-    return _tell_begun(f"job {job}", f"{cancels} {job}", options.others)
+    return f"job {job}", f"{cancels} {job}"
 
 
 def _line(options: Namespace) -> list[str]:
@@ -146,23 +134,6 @@ def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
     line = [sys.executable, "-P", "-m", "snakemake", *words]
     tell(shlex.join(line))
     return line
-
-
-def line_of(settings: Any, profile: str | None, *words: str) -> list[str]:
-    """Write a checked config to a file, and return the command line that runs it, ``words`` last.
-
-    The file stays: jobs read it, and so does the command that a run prints to be repeated.
-    """
-    from shardwise.files.commit import commit  # here: as above
-    from shardwise.plan import plan as plans
-
-    file = CACHE / f"config-{plans.digest(vars(settings))}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with commit(file) as new:
-        new.write(json.dumps(vars(settings), indent=1).encode())
-    # An empty --config overrides what a profile says of the config.
-    own = ["--replace-workflow-config", "--configfile", str(file), "--config"]
-    return snakemake_line(profile, [*own, *words])
 
 
 _BEGIN = f"""
@@ -226,8 +197,4 @@ def control(line: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        lock = take_log()
-    except TryAgain as error:
-        sys.exit(explain(error)[0])
     sys.exit(control(sys.argv[1:]))

@@ -8,16 +8,18 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from shardwise.command import runs
-from shardwise.errors import InputError, log
+from shardwise.errors import InputError, ShardwiseError, TryAgain, log, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import CACHE, Results, for_bash
 from shardwise.plan import config
 from shardwise.plan import plan as plans
-from shardwise.records import failures
-from shardwise.records.store import Store
+from shardwise.records import failures, locks
+from shardwise.records.store import Store, find_others
+from shardwise.units import count, human_bytes
 
 
 def plan(options: Namespace) -> None:
@@ -221,7 +223,6 @@ def clean(options: Namespace) -> None:
 
     A file stays if nothing shows that a run wrote it, such as a product without a matching receipt.
     """
-    from shardwise.command import clean
     from shardwise.plan import config_file, planner
 
     results = Results(config.existing_folder(options.configfile, options.results))
@@ -232,7 +233,47 @@ def clean(options: Namespace) -> None:
                 f"{results.root} was last used with another config, so clean would remove files of "
                 f"yours; run yours first, or name the folder: {for_bash(results.root)}"
             )
-    sys.stdout.write(clean.clean(results, options.yes))
+    small.refuse_unmarked(results)
+    small.refuse_links(results)
+    busy = f"a run is working in {results.root}; let it finish, or end it, then clean again"
+    # No run begins while files are removed.
+    with locks.take_lock(results.running, busy) if options.yes else nullcontext():
+        if options.yes and locks.is_job_locked(results.living):
+            raise TryAgain(busy)
+        found = list(find_others(plans.load(results.plan)))
+        ours = {path for path in found if _is_ours(results, path)}
+        nbytes = human_bytes(sum(os.lstat(path).st_size for path in ours))
+        done = " removed" if options.yes else "; to remove them, add --yes"
+        what = f"{count(len(ours), 'file')}, {nbytes} of other configs or inputs"
+        lines = [f"{results.root}: {what}{done}"]
+        if left := [str(p.relative_to(results.root)) for p in found if p not in ours]:
+            lines.append(f"these stay, as no run is known to have written them: {some(left)}")
+        # Receipts go last: they show who wrote a product.
+        for path in sorted(ours if options.yes else (), key=lambda path: path.suffix == ".json"):
+            path.unlink(missing_ok=True)
+    sys.stdout.writelines(f"{one_line(line)}\n" for line in lines)
+
+
+def _is_ours(results: Results, path: Path) -> bool:
+    """Whether a regular file itself, or its receipt, shows that a run of ours has written it."""
+    from shardwise.records import receipts
+
+    if path.is_symlink() or not path.is_file():
+        return False
+    kinds = {
+        results.products.name: receipts.ProductReceipt,
+        results.shards.name: receipts.CopyReceipt,
+    }
+    try:
+        if kind := kinds.get(path.relative_to(results.root).parts[0]):
+            receipt = receipts.read(path.with_suffix(".json"), kind)
+            if path.suffix == ".npy":
+                receipts.check_file(path, receipt.file)
+            return f"{receipt.shard}-{receipt.key}" == path.stem
+        failure = failures.read(path)
+        return failure is not None and failure.name == path.stem
+    except (ShardwiseError, OSError):
+        return False
 
 
 STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {

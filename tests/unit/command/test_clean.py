@@ -1,13 +1,14 @@
 """`shardwise clean` removes, on request, only files that the present plan does not name."""
 
+import io
 import json
 import shutil
 from argparse import Namespace
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 from shardwise.command import stages
-from shardwise.command.clean import clean
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan import Plan
 from shardwise.records import failures, locks, store
@@ -16,6 +17,13 @@ from shardwise.records.store import Store, mark
 from tests import factories
 
 STACK = factories.stack((6, 16, 16))
+
+
+def clean(plan: Plan, remove: bool = True) -> str:
+    """What the command says of the plan's folder."""
+    with redirect_stdout(io.StringIO()) as told:
+        stages.clean(Namespace(configfile=None, results=plan.results.root, yes=remove))
+    return told.getvalue()
 
 
 def files(root: Path) -> set[Path]:
@@ -47,9 +55,9 @@ def test_other_configs_are_listed_and_removed(two):
     plan, own, other = two
     root = plan.results.root
     assert store.advice(plan).startswith(f"{len(other)} files of other configs or inputs take ")
-    assert f"{len(other)} files, " in clean(plan.results, remove=False)
+    assert f"{len(other)} files, " in clean(plan, remove=False)
     assert files(root) == own | other
-    clean(plan.results, remove=True)
+    clean(plan)
     assert files(root) == own
     assert store.advice(plan) == ""
     assert Store(plan).missing() == []
@@ -69,7 +77,7 @@ def test_what_no_run_is_known_to_have_written_stays(two, harm, folder):
     root = plan.results.root
     (name,) = (p for p in other if p.match(f"{folder}/00001-*.npy"))
     harm(root / name)
-    told = clean(plan.results, remove=True)
+    told = clean(plan)
     (line,) = (line for line in told.splitlines() if "no run is known to have written" in line)
     assert str(name) in line
     assert {p for p in files(root) if p in other} <= {name, name.with_suffix(".json")}
@@ -86,7 +94,7 @@ def test_files_of_the_users_stay(two):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
     assert set(paths) & set(store.find_others(plan)) == {paths[-1]}
-    clean(plan.results, remove=True)
+    clean(plan)
     assert {path.read_text() for path in paths} == {"mine"}
 
 
@@ -95,10 +103,10 @@ def test_it_does_not_clean_beside_a_run_or_elsewhere(two):
     plan, own, other = two
     for lock in (locks.take_lock(plan.results.running, ""), locks.hold_job_lock(plan.results)):
         with lock, pytest.raises(TryAgain, match="is working"):
-            clean(plan.results, remove=True)
+            clean(plan)
     plan.results.marker.unlink()
     with pytest.raises(InputError, match="no run made this folder"):
-        clean(plan.results, remove=True)
+        clean(plan)
     assert files(plan.results.root) | {Path(".shardwise")} == own | other
 
 

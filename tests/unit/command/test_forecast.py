@@ -1,5 +1,7 @@
 """What a quote says, and the arithmetic of a prediction."""
 
+from argparse import Namespace
+
 import pytest
 from shardwise.command import forecast
 from shardwise.multiply import job
@@ -8,7 +10,7 @@ from shardwise.units import human_bytes
 from tests import factories
 
 
-def test_a_quote_names_what_is_left(tmp_path):
+def test_a_quote_names_what_is_left(tmp_path, capsys):
     """A copy is read and written, a shared B is read once per shard, the sum reads all products.
 
     A prediction adds the ends of a run to the work of the device that computes the most shards.
@@ -19,13 +21,17 @@ def test_a_quote_names_what_is_left(tmp_path):
     settings = factories.settings(input="input.npy", reduce=reduce)
 
     def said():
-        return " ".join(forecast.describe(made, settings, 2**40))
+        forecast.show(made, settings, Namespace(trial=False))
+        return capsys.readouterr().out
 
-    assert "3 of 3 shards to compute; the disk has 1.0 TiB free a run reads 31.5 KiB " in said()
+    first = said()
+    assert "3 of 3 shards to compute; the disk has " in first
+    assert " free\na run reads 31.5 KiB " in first
     memory = human_bytes(made.shards["00000"].memory)
-    assert f"and writes 22.0 KiB; memory per task: {memory}" in said()
+    assert f"and writes 22.0 KiB; memory per task: {memory}" in first
     work = 6 * 4 * (32 * 16 + 32 * 8) + 3 * 4 * 16 * 8
-    assert forecast.predict(10.0, 1.5, made, devices=2) == pytest.approx(10 + 2 / 3 * 1.5 * work)
+    told = forecast.predict(10.0, 1.5, made, devices=2)
+    assert told == pytest.approx((10 + 2 / 3 * 1.5 * work, 1.5 * work))
     factories.copy.materialize(made, "00001")
     job.run_shard(made, "00001")
     assert "2 of 3 shards to compute" in said()

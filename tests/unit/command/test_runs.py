@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from shardwise.command import runs
-from shardwise.errors import TryAgain
 
 from tests import processes
 from tests.factories import SCRIPTS, refusal
@@ -42,19 +41,13 @@ def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
 def test_what_keeps_a_job_from_being_submitted_is_told(here: Path, capfd) -> None:
     """It is the user's to correct: neither a fault of ours, nor something to try again."""
     assert "no profile pbs to write, but " in refusal(runs.init, options(profile="pbs"))
-    runs.init(options(profile="uge"))
-    assert "qsub is not on PATH" in refusal(runs.submit, options(""))
-    (here / "profiles" / "uge" / "config.yaml").write_text("executor: [\n")
-    assert runs.submit(options("")) == 2
-    assert "Couldn't parse config file" in capfd.readouterr().err
-
-
-def test_a_folder_has_one_submitted_run_at_a_time() -> None:
-    """A second one is refused while the first works; so is a job if there is no scheduler."""
     runs.init(options())
-    assert "executor must be one of slurm" in refusal(runs.submit, options(""))
-    with runs.take_log(), pytest.raises(TryAgain, match="still at work"):
-        runs.submit(options())
+    assert "executor must be one of slurm" in refusal(runs.submit, options("", "local"))
+    runs.init(options(profile="uge"))
+    assert "qsub is not on PATH" in refusal(runs.submit, options("", "uge"))
+    (here / "profiles" / "uge" / "config.yaml").write_text("executor: [\n")
+    assert runs.submit(options("", "uge")) == 2
+    assert "Couldn't parse config file" in capfd.readouterr().err
 
 
 SNAKEMAKE = """
