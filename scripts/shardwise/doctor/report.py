@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 from shardwise import errors
-from shardwise.doctor import gpus, here, schedulers
+from shardwise.doctor import gpus, here
 from shardwise.doctor.finding import Call, Finding, ask
 from shardwise.plan import config
 from shardwise.plan.config_file import read_files
@@ -34,8 +34,8 @@ def sections(files: list[Path] | None, results: str | None, launcher: str) -> di
         "Python": here.packages,
         "GPUs": partial(gpus.check, backend=settings.backend),
         "MPI": partial(here.ranks, launcher=launcher),
-        "Slurm": partial(schedulers.check, name="slurm"),
-        "Grid Engine": partial(schedulers.check, name="grid engine"),
+        "Slurm": partial(here.schedulers, name="slurm"),
+        "Grid Engine": partial(here.schedulers, name="grid engine"),
         "Results": partial(here.disk, results=Path(results or settings.results)),
     }
 

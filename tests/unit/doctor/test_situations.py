@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from shardwise.devices.nvml import Device
-from shardwise.doctor import gpus, here, schedulers
+from shardwise.doctor import gpus, here
 from shardwise.doctor.finding import Call, Finding, Reply
 
 from tests.processes import living, until
@@ -73,8 +73,8 @@ def expect(findings: Iterable[Finding], expected: dict[str, str]) -> None:
 def test_schedulers(name: str, said: Any, expected: Any) -> None:
     """Its resources are listed; what the profile lacks is a note: local jobs need no scheduler."""
     ask = answers(SINFO | QCONF | said)
-    expect(schedulers.check(ask, name, lambda client: f"/usr/bin/{client}"), expected)
-    (none,) = schedulers.check(ask, name, lambda client: None)
+    expect(here.schedulers(ask, name, lambda client: f"/usr/bin/{client}"), expected)
+    (none,) = here.schedulers(ask, name, lambda client: None)
     assert (none.level, "not on PATH" in none.found) == ("note", True)
 
 
