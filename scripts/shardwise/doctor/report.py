@@ -68,7 +68,7 @@ def verdict(report: Report) -> dict[str, Any]:
     """Whether the main job can run here, on which backend and devices, and the exit code."""
     told = [(f"{title}: {one.name}", one) for title, some in report.items() for one in some]
     bad = {name: one.level for name, one in told if one.level in ("later", "fault")}
-    code = 2 if "fault" in [one.level for _, one in told] else 75 if bad else 0
+    code = 2 if any(one.level == "fault" for _, one in told) else 75 if bad else 0
     devices = [one.facts["uuid"] for _, one in told if one.facts.get("works")]
     backend = "cupy" if devices else "numpy"
     text = f"the main job can run here, with {backend}" + f" on {len(devices)}" * bool(devices)

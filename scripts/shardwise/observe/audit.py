@@ -19,7 +19,7 @@ from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, 
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes
 
-_MOST_LISTED, _AT_ONCE = 20, 64  # findings in a text; shards handed to threads, at least
+_AT_ONCE = 64  # shards handed to threads, at least
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Audit:
     @property
     def code(self) -> int:
         """The exit code of the verdict."""
-        return {"whole": 0, "damaged": 3, "unfinished": 75}[self.verdict]
+        return 3 if self.damaged else 75 if self.missing else 0
 
     def line(self) -> str:
         """The verdict in one line."""
@@ -74,7 +74,7 @@ class Audit:
     def text(self) -> str:
         """The first findings, damage first, and the verdict."""
         found = [f"{path}: {why}" for path, why in (self.damaged | self.missing).items()]
-        return "".join(f"{one_line(line)}\n" for line in [*found[:_MOST_LISTED], self.line()])
+        return "".join(f"{one_line(line)}\n" for line in [*found[:20], self.line()])
 
     def json(self) -> str:
         """All of it, for programs."""
@@ -155,15 +155,14 @@ def _look_at_run(plan: Plan, audit: Audit) -> None:
 
 def _look_at_shard(plan: Plan, audit: Audit, row: Shard) -> ProductReceipt | None:
     """Audit the product and the copy of a shard; the receipt of the product, if that is whole."""
-    results, receipt = plan.results, None
+    results, whole = plan.results, None
     with audit.noting(results.receipt(row.name)):
         own = judge.check_product(plan, row.shard)
         audit.sizes.append(receipts.check_elements(results.product(row.name), own.file))
-        if own.proof is None:
-            audit.proven = False
-        receipt = own
+        audit.proven &= own.proof is not None
+        whole = own
     with audit.noting(results.shard_receipt(row.input_name)), suppress(receipts.NoReceipt):
         own_copy = judge.check_copy(plan, row.shard)
         if (copy := results.shard(row.input_name)).exists():  # it may have been removed
             audit.sizes.append(receipts.check_elements(copy, own_copy.file))
-    return receipt
+    return whole

@@ -24,32 +24,24 @@ class FinishedRun:
         self._results = Results(Path(folder))
         self._plan = plans.load(self._results.plan)
 
-    def __repr__(self) -> str:
-        """What is computed in which folder, and how many shards are done."""
-        problem, shards = self._plan.problem, len(self._plan.shards)
-        done = f"{shards - len(Store(self._plan).missing())} of {shards} shards done"
-        what = f"{problem.matrices} products {problem.product!r}"
-        return f"<{what} in {self._results.root}: {done}>"
+    def _load(self, *names: str) -> dict[str, np.ndarray]:
+        files = judge.read_finished(self._plan, *names).files
+        return {name: np.load(self._results.statistic(name), "r") for name in names or files}
 
     @property
     def statistics(self) -> dict[str, np.ndarray]:
         """The results over all products by name, each ``(m, p)`` or ``(p,)``; or the `sums`."""
-        names = judge.read_finished(self._plan).files
-        return {name: np.load(self._results.statistic(name), "r") for name in names}
+        return self._load()
 
     @property
     def sum(self) -> np.ndarray:
         """The sum of all products, ``(m, p)``: float64, complex128 or int64."""
-        return self._total("sum")
+        return self._load("sum")["sum"]
 
     @property
     def sums(self) -> np.ndarray:
         """The sum of the products of each label, ``(labels, m, p)``, if there are labels."""
-        return self._total(SUMS)
-
-    def _total(self, name: str) -> np.ndarray:
-        judge.read_finished(self._plan, name)
-        return np.load(self._results.statistic(name), "r")
+        return self._load(SUMS)[SUMS]
 
     @property
     def labels(self) -> dict[int | str, int]:

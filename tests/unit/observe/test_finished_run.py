@@ -36,7 +36,6 @@ def test_what_a_run_has_not_kept_is_refused_with_what_to_do(tmp_path):
     """Products if it kept only sums; the sum if it made none, or made one per label."""
     finished(tmp_path, STACK, ("mean",), shards=2, keep="sum")
     run = shardwise.open(tmp_path / "results")
-    assert repr(run) == f"<12 products 'A @ A' in {tmp_path}/results: 2 of 2 shards done>"
     with pytest.raises(InputError, match="set keep: products"):
         run.product(0)
     with pytest.raises(InputError, match="has no sum, but mean; add it"):
