@@ -57,18 +57,6 @@ def seconds(text: str) -> float:
 
 _RESULTS = "results folder; default: that of the config"
 _CONFIG = "config files over config.yaml; later ones override earlier ones"
-_OUT = "folder to write; it must not exist yet, or hold an earlier merge, which is replaced"
-_PROFILE = "where jobs run: a folder, or its name in profiles/; default: the only one, or local"
-_JOB = (
-    "options of sbatch or qsub for the job that runs Snakemake, or for each task of an array: "
-    "--job='--time=7-0 --mem=8G'"
-)
-_STATISTICS = "what to write of all products; default: sum"
-_DEVICES = "GPUs to use at most, 0: all that were granted; plan --trial: those that a run will have"
-_MEMORY = "MiB of host memory for all processes of a machine; default, and with 0: as planned"
-_DISPATCH = "who computes: workers on this machine (the default), an array job, or MPI ranks"
-_RANKS = "MPI ranks; default, and with 0: as the job has slots, else 2, or one for each GPU or node"
-_WAIT = "seconds to wait for a GPU; default: five minutes in a job, an hour elsewhere"
 
 OPTIONS: dict[str, dict[str, Any]] = {
     # Which results, or which part of them.
@@ -78,28 +66,30 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--plan": {"type": Path, "required": True, "help": "plan.tsv of the results folder"},
     "--shard": {"required": True, "help": "id of the shard, such as 00007"},
     "--key": {"help": "key that the plan must have for this job; snakemake passes it"},
-    "--statistics": {"nargs": "+", "choices": STATISTICS, "default": ["sum"], "help": _STATISTICS},
-    "out": {"type": Path, "metavar": "OUT", "help": _OUT},
+    "--statistics": {"nargs": "+", "choices": STATISTICS, "default": ["sum"],
+                     "help": "what to write of all products; default: sum"},
+    "out": {"type": Path, "metavar": "OUT", "help": "new folder, or one of an earlier merge"},
     "folders": {"nargs": "+", "metavar": "FOLDER", "help": "results folder of a finished run"},
     # Of the plan.
     "--planned": {"type": Path, "help": "plan.tsv that snakemake made; commit it"},
     "--digest": {"help": "digest that the plan must have; snakemake passes it"},
     "--quote": {"action": "store_true", "help": "write nothing: print what a run would need"},
     "--trial": {"action": "store_true", "help": "as --quote; compute some shards to predict time"},
-    "--profile": {"help": _PROFILE},
-    "--job": {"metavar": "WORDS", "type": shlex.split, "help": _JOB},
+    "--profile": {"help": "where jobs run; default: the only one in profiles/, or local"},
+    "--job": {"metavar": "WORDS", "type": shlex.split,
+              "help": "options of sbatch or qsub for the job: --job='--time=7-0 --mem=8G'"},
     # Who computes, and with what.
-    "--devices": {"type": natural, "help": _DEVICES},
-    "--mem-mb": {"dest": "memory", "type": mebibytes, "help": _MEMORY},
-    "--device-wait": {"type": seconds, "help": _WAIT},
+    "--devices": {"type": natural, "help": "GPUs to use at most; default, and with 0: all"},
+    "--mem-mb": {"dest": "memory", "type": mebibytes, "help": "MiB of memory; default: as planned"},
+    "--device-wait": {"type": seconds, "help": "seconds to wait for a GPU; 300 in a job, or 3600"},
     "--run-time": {"type": seconds, "help": "run time of the job: no shard begins that cannot end"},
     "--round": {"help": "folder of claims; default: all missing shards"},
     "--seat": {"type": natural, "help": "the GPU of this node to look at first"},
     "--parent": {"type": int, "help": "end when the process of this id ends"},
     "--until": {"type": float, "help": "when the scheduler ends this job, in Unix time"},
-    "--dispatch": {"choices": ("pool", "array", "mpi"), "default": "pool", "help": _DISPATCH},
+    "--dispatch": {"choices": ("pool", "array", "mpi"), "default": "pool", "help": "who computes"},
     "--workers": {"choices": ("device", "node"), "help": "mpi: a rank on each GPU, or each node"},
-    "--ranks": {"type": natural, "help": _RANKS},
+    "--ranks": {"type": natural, "help": "MPI ranks; 0, the default: as slots or GPUs are granted"},
     "--launcher": {"help": "what starts MPI ranks, such as 'mpiexec -hosts node1,node2'"},
     "--array-tasks": {"type": natural, "help": "array: most tasks to share the shards"},
     "--array-limit": {"type": natural, "help": "array: run at most this many tasks at once"},

@@ -94,14 +94,11 @@ def test_disks(disk: Any, client: Any, expected: dict[str, str], tmp_path: Path)
     expect(found, {"folder": f"fault {tmp_path}/new is not a writable"})
 
 
-@pytest.mark.parametrize(("reply", "environ", "expected"), [
-    (Reply(1, "x\nImportError: no"), {}, "fault ImportError: no → "),
-    (Reply(1, "no"), {"PYTHONPATH": "/x"},
-     "fault no; packages in PYTHONPATH come first → unset PYTHONPATH"),
-])  # fmt: skip
-def test_packages(reply: Reply, environ: Any, expected: str) -> None:
+def test_packages() -> None:
     """Packages that do not load are faults; variables that lead to others are named."""
-    expect(here.packages(lambda words: reply, environ), {"loading": expected})
+    for environ, cure in ({}, "pip install"), ({"PYTHONPATH": "/x"}, "unset PYTHONPATH"):
+        found = here.packages(lambda words: Reply(1, "x\nImportError: no"), environ)
+        expect(found, {"loading": f"fault {cure}"})
 
 
 HELLO = "hello node1 MPICH 5"

@@ -34,24 +34,18 @@ def test_the_number_is_answered_for_first(tmp_path: Path) -> None:
     assert section(text, "top").startswith("The sum is right: all products of 24 shards are proven")
     assert 'id="failures"' not in text
     assert "The shards took 80 s" in section(text, "time")
-    made = pretend.run(tmp_path / "b", shards=6, failed=1)
+    made = pretend.run(tmp_path / "b", shards=12, failed=2, damaged=1, suspect=1, running=1)
     made.plan.results.command.write_text("cd /a && snakemake --profile 'profiles/<b>'\n")
     text = page.render(made.look())
     assert re.findall(r'<section id="(\w+)"', text)[0] == "failures"
-    assert "snakemake --profile 'profiles/<b>'" in section(text, "failures")
-    assert "snakemake" not in section(text, "run")
-
-
-def test_what_failed_is_named_with_its_log(tmp_path: Path) -> None:
-    """With reason, device and link; a damaged shard with a repair."""
-    made = pretend.run(tmp_path, shards=12, failed=2, damaged=1, suspect=1, running=1)
-    text = page.render(made.look())
     said = section(text, "failures")
+    assert "snakemake --profile 'profiles/<b>'" in said
     assert all(shard in said for shard in made.roles["failed"])
     assert re.search("GPU-[0-9a-f-]+ of node0[12] failed: a product failed its proof", said)
     assert f"rm -f {made.receipt(made.roles['damaged'][0])}" in section(text, "top")
     links = re.findall(r'<a href="(\./.*?)"', text)
     assert [(made.root / link).is_file() for link in links] == [True] * 3
+    assert "snakemake" not in section(text, "run")
 
 
 @pytest.mark.parametrize("harm", [
@@ -102,7 +96,6 @@ def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
     done = factories.run("report", made.root, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     text = made.plan.results.report.read_text()
-    assert "shardwise verify" in text
     assert "1 failed" in section(text, "top")
     assert made.plan.results.metrics.is_file()
     assert not factories.leftovers(made.root)
@@ -112,30 +105,25 @@ def test_the_page_is_written_by_the_command_line(tmp_path: Path) -> None:
     assert list((tmp_path / "thesis").iterdir()) == []
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("shape", [(1, 1), (300, 700)])
+@pytest.mark.parametrize(("dtype", "shape"), [("float64", (1, 1)), ("complex128", (300, 700))])
 def test_cells_are_elements_of_the_file(tmp_path, dtype, shape):
     """All of a small matrix, else evenly spaced rows and columns; moduli if complex."""
     array = factories.stack(shape, dtype, seed=3)
     found = page.read(factories.save(tmp_path / "sum.npy", array))
     rows, columns = (np.arange(min(n, 256)) * n // min(n, 256) for n in shape)
-    shown = array[np.ix_(rows, columns)]
-    np.testing.assert_array_equal(found, abs(shown) if dtype == "complex128" else shown)
+    np.testing.assert_array_equal(
+        found, abs(array[np.ix_(rows, columns)]) if shape[0] > 1 else array
+    )
     words, image = page.draw(found)
     assert f"{found.min():.8g} and {found.max():.8g}" in words
     assert "data:image/png;base64," in image
 
 
-def test_what_is_not_finite_is_counted_and_marked(tmp_path: Path) -> None:
+def test_what_is_not_finite_is_counted_and_marked() -> None:
     """NaN and Inf are left out of the colours; nothing overflows."""
     cells = np.full((4, 4), 1e300)
     cells[1, 2], cells[3, 0], cells[0, 0] = np.nan, np.inf, 1e-300
     words, _ = page.draw(cells)
     assert "between 1e-300 and 1e+300. " in words
     assert words.endswith("yellow is 1e+300. 2 elements NaN or infinite, in magenta.")
-    cells[:] = np.nan
-    assert page.draw(cells) == ("No element is finite.", "")
-    path = factories.save(tmp_path / "sum.npy", cells)
-    os.truncate(path, 200)
-    with pytest.raises(ValueError, match="mmap length"):
-        page.read(path)
+    assert page.draw(cells * np.nan) == ("No element is finite.", "")
