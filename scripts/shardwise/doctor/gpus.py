@@ -42,9 +42,7 @@ def check(
     """All about GPUs; only one finding if there is no driver or the config asks for NumPy."""
     if (version := cuda()) is None or backend == "numpy":
         found = "no NVIDIA driver here (libcuda.so.1)" if version is None else "backend: numpy"
-        do = f"for jobs on GPUs: {host.install(12)} (13 if their driver runs it), backend: cupy"
-        if backend == "cupy":
-            do = "a login node needs none: run the doctor in a job on a GPU node; or backend: numpy"
+        do = f"in a job on a GPU node, with {host.install(12)}, it says more; or backend: numpy"
         level = "fault" if backend == "cupy" else "note"
         yield Finding(level, "driver", found, "NumPy, unless the config says cupy", do)
         return
