@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shlex
 import shutil
 import socket
@@ -14,7 +13,7 @@ from typing import Any
 from shardwise import host
 from shardwise.devices.choose import SCHEDULER_CLIENTS
 from shardwise.doctor.finding import Call, Finding, Findings, judge
-from shardwise.errors import FINDERS
+from shardwise.errors import FINDERS, some
 from shardwise.mpi import launch
 from shardwise.units import human_bytes
 
@@ -22,27 +21,10 @@ from shardwise.units import human_bytes
 _PACKAGES = "numpy, numba, pandas, mpi4py, xxhash, msgspec, yaml, matplotlib"
 _OF_THIS_MACHINE = {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay"}
 
-_SLURM, _UGE = "profiles/slurm/config.yaml", "profiles/uge/config.yaml"
-# By scheduler: a command that exists with it, one that tells the version, and questions: name,
-# command, pattern of the answers, pattern that the shipped profile needs, what is allowed, cure.
-_SCHEDULERS: dict[str, tuple[Any, ...]] = {
-    "slurm": (
-        "sbatch", "sinfo --version",
-        ("partitions", "sinfo --noheader --format=%P", r"\S+", r"\*",
-         "a default, or one in the profile", f"name one in {_SLURM}, key slurm_partition"),
-        ("gpus", "sinfo --noheader --format=%G", r"gpu(?::[^,(\s]+)*", "gpu",
-         "nodes with the gres gpu", f"ask your site; or backend: numpy, and no gres in {_SLURM}"),
-        ("mpi types", "srun --mpi=list", r"^(?:srun:)?\s*(\w+)$", "pmi2",
-         "pmi2, for the MPI in .venv", f'in {_SLURM}, set mpi: "mpiexec"'),
-    ),
-    "grid engine": (
-        "qconf", "qstat -help",
-        ("gpus", "qconf -sc", r"^([^#\s]*(?:gpu|cuda)\S*) +\S+ +(\S+) +\S+ +\S+ +(\S+)", r"\bgpu\b",
-         "a consumable that counts GPUs", f"name your site's own in the line uge_gpu of {_UGE}"),
-        ("environments", "qconf -spl", r"\S+", r"\bmpi\b",
-         "a parallel environment for MPI", f"name one of them in the lines uge_parallel of {_UGE}"),
-    ),
-}  # fmt: skip
+_SCHEDULERS = {  # a command that exists with it, and one that lists what a profile may name
+    "slurm": ("sbatch", "sinfo --noheader '--format=%P %G'", "partitions and GPUs"),
+    "grid engine": ("qconf", "qconf -spl", "parallel environments"),
+}
 
 
 def packages(ask: Call, environ: Any = os.environ) -> Findings:
@@ -71,22 +53,16 @@ def ranks(ask: Call, launcher: str) -> Findings:
 
 
 def schedulers(ask: Call, name: str, which: Call = shutil.which) -> Findings:
-    """Whether a scheduler answers, and which of its resources a profile can name."""
-    client, version, *questions = _SCHEDULERS[name]
+    """Whether a scheduler answers, and what it has."""
+    client, question, what = _SCHEDULERS[name]
     local = "jobs on this machine (profiles/local) need none"
     if which(client) is None:
         yield Finding("note", name, f"none here: {client} is not on PATH", local)
         return
-    yield Finding("ok", name, ask(version.split()).out.partition("\n")[0] or f"{client} is here")
-    for what, question, pattern, needed, allowed, do in questions:
-        reply = ask(question.split())
-        if reply.code != 0:
-            cure = "try again before you submit, from a login node; if it persists, ask your site"
-            yield Finding("note", name, f"{question}: {reply.last}", local, cure)
-            return
-        rows = re.findall(pattern, reply.out, re.MULTILINE | re.IGNORECASE)
-        found = ", ".join(dict.fromkeys(r if isinstance(r, str) else " ".join(r) for r in rows))
-        yield judge(re.search(needed, found), what, found or "none", allowed, do)
+    reply = ask(shlex.split(question))
+    found = f"{what}: {some(reply.out.splitlines())}" if reply.code == 0 else reply.last
+    do = "try again before you submit, from a login node; if it persists, ask your site"
+    yield judge(reply.code == 0, name, found, local, do)
 
 
 def disk(ask: Call, results: Path, which: Call = shutil.which) -> Findings:

@@ -10,36 +10,17 @@ from typing import Any
 import pytest
 from shardwise.devices.nvml import Device
 from shardwise.doctor import gpus, here
-from shardwise.doctor.finding import Call, Finding, Reply
+from shardwise.doctor.finding import Finding, Reply
 
 from tests.processes import living, until
 
 GIB = 2**30
 RIGHT = ["cupy-cuda12x 14.2.0", "kvikio-cu12 26.10.0", "libkvikio-cu12 26.10.0"]
-PARTITIONS, GRES = "sinfo --noheader --format=%P", "sinfo --noheader --format=%G"
-SINFO = {
-    "sinfo --version": "slurm 23.11",
-    PARTITIONS: "cpu\ngpu*\n",
-    GRES: "(null)\ngpu:a100:4(S:0-1),nvme:1\ngpu:h200:2,gpu:mig:7\n",
-    "srun --mpi=list": "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix: pmix_v4\n",
-}
-QCONF = {
-    "qstat -help": "SGE 8.1.9\nusage: …",
-    "qconf -sc": "#name shortcut type relop requestable consumable default urgency\n"
-    "arch a STRING == YES NO NONE 0\ngpu g INT <= YES JOB 0 0\n"
-    "cuda_arch ca STRING == YES NO NONE 0\n",
-    "qconf -spl": "make\nmpi\nsmp\n",
-}
 
 
-def answers(said: dict[str, Any]) -> Call:
-    """A function that answers commands from a table; a plain text has exit code 0."""
-
-    def ask(words: Sequence[str]) -> Reply:
-        reply = said[" ".join(words)]
-        return reply if isinstance(reply, Reply) else Reply(0, reply)
-
-    return ask
+def silent(words: Sequence[str]) -> Reply:
+    """A program that is not there."""
+    return Reply(127, "")
 
 
 def expect(findings: Iterable[Finding], expected: dict[str, str]) -> None:
@@ -55,26 +36,16 @@ def expect(findings: Iterable[Finding], expected: dict[str, str]) -> None:
     assert {one.name for one in found if one.level in bad} == worst
 
 
-@pytest.mark.parametrize(("name", "said", "expected"), [
-    ("slurm", {}, {
-        "slurm": "ok slurm 23.11", "partitions": "ok cpu, gpu*", "mpi types": "ok none, pmi2",
-        "gpus": "ok gpu:a100:4, gpu:h200:2, gpu:mig:7",
-    }),
-    ("slurm", {PARTITIONS: "cpu\ngpu\n"}, {"partitions": "note slurm_partition"}),
-    ("slurm", {"srun --mpi=list": "\tnone\n"}, {"mpi types": 'note mpi: "mpiexec"'}),
-    ("slurm", {PARTITIONS: Reply(1, "x\nno contact")}, {"slurm": "note no contact"}),
-    ("grid engine", {}, {
-        "grid engine": "ok SGE 8.1.9", "gpus": "ok gpu INT JOB, cuda_arch STRING NO",
-        "environments": "ok make, mpi, smp",
-    }),
-    ("grid engine", {"qconf -sc": "#nothing"}, {"gpus": "note uge_gpu"}),
-    ("grid engine", {"qconf -spl": "orte"}, {"environments": "note uge_parallel"}),
+@pytest.mark.parametrize(("name", "reply", "expected"), [
+    ("slurm", Reply(0, "cpu (null)\ngpu* gpu:h200:2\n"), "ok GPUs: cpu (null), gpu* gpu:h200:2"),
+    ("slurm", Reply(1, "x\nno contact"), "note no contact → try again"),
+    ("grid engine", Reply(0, "make\nmpi\n"), "ok parallel environments: make, mpi"),
 ])  # fmt: skip
-def test_schedulers(name: str, said: Any, expected: Any) -> None:
-    """Its resources are listed; what the profile lacks is a note: local jobs need no scheduler."""
-    ask = answers(SINFO | QCONF | said)
-    expect(here.schedulers(ask, name, lambda client: f"/usr/bin/{client}"), expected)
-    (none,) = here.schedulers(ask, name, lambda client: None)
+def test_schedulers(name: str, reply: Reply, expected: str) -> None:
+    """What it has is listed; one that does not answer is a note: local jobs need none."""
+    found = here.schedulers(lambda words: reply, name, lambda client: f"/usr/bin/{client}")
+    expect(found, {name: expected})
+    (none,) = here.schedulers(silent, name, lambda client: None)
     assert (none.level, "not on PATH" in none.found) == ("note", True)
 
 
@@ -90,7 +61,7 @@ def test_disks(disk: Any, client: Any, expected: dict[str, str], tmp_path: Path)
     expect(found, expected | {"space": "ok free"})
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "new").symlink_to("nowhere")
-    found = here.disk(answers({}), tmp_path / "new" / "deeper")
+    found = here.disk(silent, tmp_path / "new" / "deeper")
     expect(found, {"folder": f"fault {tmp_path}/new is not a writable"})
 
 
