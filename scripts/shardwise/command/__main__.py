@@ -1,11 +1,29 @@
-"""The command `shardwise`, from any working folder, and the entry scripts next to the library."""
+"""The command `shardwise`, from any working folder, and the entry scripts next to the library.
 
+A stage gets its log, the lock that it holds, signals, and the end of its process from here.
+"""
+
+import logging
 import os
+import shlex
+import signal
+import socket
 import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NoReturn
 
-from shardwise import __version__
-from shardwise.errors import FAULT, InputError, ShardwiseError, tell, verdict
+from shardwise import __version__, errors
+from shardwise.errors import InputError, ShardwiseError, log
+from shardwise.files.paths import Results
+from shardwise.files.small import refuse_links
 from shardwise.host import SCRIPTS
+from shardwise.records import locks
+
+_LAST_WORDS_SECONDS = 0.5
+_ARRIVAL_SECONDS = 5.0  # the ranks wait for each other; then one counts as having failed alone
 
 
 def main(script: str | None = None) -> None:
@@ -13,16 +31,16 @@ def main(script: str | None = None) -> None:
     try:
         _start(script or (sys.argv[1] if len(sys.argv) > 1 else "--help"), typed=script is None)
     except (ShardwiseError, ImportError, OSError, KeyboardInterrupt) as error:
-        code, words = verdict(error)
-        if code == FAULT:
+        code, words = errors.verdict(error)
+        if code == errors.FAULT:
             raise
-        tell(words)
+        errors.tell(words)
         sys.exit(code)
 
 
 def _start(name: str, typed: bool) -> None:
     """Start a command; ``typed`` says that the user typed its name, not that of a script."""
-    from shardwise.command import options, process, stages
+    from shardwise.command import options, stages
 
     if name in ("-h", "--help"):
         works = {name: work for name, (work, _) in stages.STAGES.items()}
@@ -44,7 +62,100 @@ def _start(name: str, typed: bool) -> None:
         sys.exit(work(parsed))
     if typed:
         sys.argv = [str(SCRIPTS / f"{name}.py"), *sys.argv[2:]]
-    process.run(name, work, parsed, typed)
+    _run(name, work, parsed, typed)
+
+
+class Shown(logging.Formatter):
+    """Formats a record for a terminal, with its traceback: see `shown`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or lines, of a record."""
+        return errors.shown(super().format(record))
+
+
+def _run(
+    name: str, work: Callable[[Namespace], int | None], options: Namespace, typed: bool
+) -> None:
+    """Run a stage and end the process with its exit code, which ``work`` may return.
+
+    The reduce has several ranks: one that fails alone ends all. If the user has not ``typed`` the
+    name of the stage, it logs how to repeat this by hand.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Shown("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    signal.signal(signal.SIGTERM, errors.terminate)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, errors.terminate)
+    code, mpi = 0, None
+    try:
+        if name == "reduce":
+            from shardwise.mpi.launch import start_ranks
+
+            mpi = start_ranks(options)
+        if not (typed or name == "doctor" or (mpi and mpi.COMM_WORLD.rank)):
+            here, line = os.getcwd(), shlex.join([sys.executable, *sys.argv])
+            log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), here)
+            log.info("by hand: cd %s && %s", shlex.quote(here), line)
+        lock: AbstractContextManager[Any] = nullcontext()
+        if hasattr(options, "plan") and options.plan.is_file():
+            refuse_links(results := Results(options.plan.parent))
+            lock = locks.hold_job_lock(results)
+        with lock:
+            code = work(options) or 0
+    except BaseException as error:
+        code = _end(error, mpi)
+    if "cupy" in sys.modules and not mpi:
+        # Python would take a tenth of a second to free memory that the driver frees at once.
+        _leave(code)
+    sys.exit(code)
+
+
+def _end(error: BaseException, mpi: Any) -> int:
+    """Say why the stage ends, once for all ranks; clean up, and give the exit code."""
+    if mpi and isinstance(error, ShardwiseError):
+        # srun ends the other ranks when the first has ended, but they must return this code, too.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if _all_arrive(mpi.COMM_WORLD):
+            if mpi.COMM_WORLD.rank == 0:
+                errors.explain(error)
+            mpi.Finalize()  # a regular end: after an abort srun would return 137, whatever the code
+            return error.exit_code
+    code, _ = errors.explain(error)
+    ended = isinstance(error, (errors.Terminated, KeyboardInterrupt))
+    if mpi or ended:
+        from shardwise.files.commit import abandon  # here: doctor starts without NumPy
+
+        # Remove unfinished files: an abort does not wait for a thread that may be writing, and a
+        # signal may come just before Python notes that a file has to be removed.
+        abandon()
+    if mpi:
+        # MPICH's launcher drops output that it still holds when a rank aborts: often the reason.
+        time.sleep(_LAST_WORDS_SECONDS)
+        mpi.COMM_WORLD.Abort(code)
+    if ended:
+        # All is cleaned up. If a thread was about to start when the signal came, no pool knows to
+        # end it, and Python would wait for it forever.
+        _leave(code)
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process without waiting for Python to take itself apart."""
+    logging.shutdown()
+    if sys.stdout:  # else it is closed
+        sys.stdout.flush()
+    os._exit(code)
+
+
+def _all_arrive(comm: Any) -> bool:
+    """Whether all ranks come here, each with an error, within `_ARRIVAL_SECONDS`."""
+    arrival, end = comm.Ibarrier(), time.monotonic() + _ARRIVAL_SECONDS
+    while not arrival.Test():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 if __name__ == "__main__":

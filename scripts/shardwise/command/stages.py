@@ -135,8 +135,7 @@ def reduce(options: Namespace) -> None:
     comm = together.world()
     plan = reducer.run(comm, options.plan, options.statistics)
     if comm.rank == 0:
-        named = ", ".join(options.statistics)
-        log.info("%s: %s of %d matrices", plan.results.root, named, plan.problem.matrices)
+        log.info("%s: results of %d matrices", plan.results.root, plan.problem.matrices)
 
 
 def merge(options: Namespace) -> None:
@@ -207,8 +206,7 @@ def doctor(options: Namespace) -> None:
     others = contain.children()  # of the program that became the doctor, such as a job's script
     contain.adopt()
     try:
-        launcher = options.launcher or "mpiexec"
-        checks = report.sections(options.configfile, options.results, launcher)
+        checks = report.sections(options)
         found = report.look(checks, min(options.time_limit, 1e6))
     finally:  # what it has started itself, and nothing else, is ended
         contain.sweep(spare=others)
@@ -276,6 +274,8 @@ def _is_ours(results: Results, path: Path) -> bool:
         return False
 
 
+_WORKERS = "--plan --mem-mb --device-wait --run-time --round"
+
 STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
     "init": (runs.init, "--profile"),
     "run": (runs.run, "--profile ..."),
@@ -290,14 +290,11 @@ STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
     "synthesize": (synthesize, "--plan"),
     "shard": (shard, "--plan --shard --key"),
     "multiply": (multiply, "--plan --shard --key --mem-mb --device-wait"),
-    "work": (
-        work,
-        "--plan --mem-mb --device-wait --run-time --round --seat --parent --until",
-    ),
+    "work": (work, f"{_WORKERS} --seat --parent --until"),
     "dispatch": (
         dispatch,
-        "--plan --dispatch --run-time --mem-mb --device-wait --devices --workers --ranks "
-        "--launcher --array-tasks --array-limit --scheduler --job --setup --round",
+        f"{_WORKERS} --dispatch --devices --workers --ranks --launcher --array-tasks --array-limit "
+        "--scheduler --job --setup",
     ),
     "ledger": (ledger, "--plan"),
     "reduce": (reduce, "--plan --statistics --ranks --launcher"),

@@ -4,6 +4,7 @@ import json
 import socket
 import textwrap
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -21,9 +22,9 @@ _INDENT, _MARKS = " " * 20, {"ok": "ok", "note": "--"}
 Report = Mapping[str, list[Finding]]
 
 
-def sections(files: list[Path] | None, results: str | None, launcher: str) -> dict[str, Call]:
+def sections(options: Namespace) -> dict[str, Call]:
     """The check of each section, by title; the config names results and backend."""
-    settings, named = config.load({}), config.config_files(files)
+    settings, named = config.load({}), config.config_files(options.configfile)
     found = Finding("ok", "config", ", ".join(map(str, named)) or "none: defaults are used")
     try:
         settings = config.load(read_files(named))
@@ -33,10 +34,10 @@ def sections(files: list[Path] | None, results: str | None, launcher: str) -> di
         "Config": lambda ask: [found],
         "Python": here.packages,
         "GPUs": partial(gpus.check, backend=settings.backend),
-        "MPI": partial(here.ranks, launcher=launcher),
+        "MPI": partial(here.ranks, launcher=options.launcher or "mpiexec"),
         "Slurm": partial(here.schedulers, name="slurm"),
         "Grid Engine": partial(here.schedulers, name="grid engine"),
-        "Results": partial(here.disk, results=Path(results or settings.results)),
+        "Results": partial(here.disk, results=Path(options.results or settings.results)),
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from shardwise import errors
-from shardwise.command import process
+from shardwise.command.__main__ import Shown
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import commit
 from shardwise.files import small as small_files
@@ -161,4 +161,4 @@ def test_no_text_steers_the_terminal():
     text = "in/\x1b]0;x\x07\x9b2J\r\u202ea\tb\nc é"
     assert errors.shown(text) == r"in/\x1b]0;x\x07\x9b2J\r\u202ea" + "\tb\nc é"
     record = logging.makeLogRecord({"msg": text})
-    assert process.Shown("%(message)s").format(record) == errors.shown(text)
+    assert Shown("%(message)s").format(record) == errors.shown(text)
