@@ -91,7 +91,7 @@ def test_files_of_the_users_stay(two):
              "done/mine", f"failed/00000-{'0' * 12}.json")  # fmt: skip
     paths = [plan.results.root / name for name in names]
     for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
     assert set(paths) & set(store.find_others(plan)) == {paths[-1]}
     clean(plan)
