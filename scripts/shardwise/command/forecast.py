@@ -60,10 +60,9 @@ def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, flo
             f"{_TRIED} to predict the others; start the run, or set a smaller shard_bytes"
         )
     shards = missing[(len(missing) - _TRIED) // 2 :][:_TRIED]  # the last may be smaller
-    rows = [plan.shards[shard] for shard in shards]
+    rows, began = [plan.shards[shard] for shard in shards], time.time()
     alone = Settings(**{**vars(settings), "dispatch": "jobs"})  # no plan depends on dispatch
     files = [str(results.product(row.name)) for row in rows]
-    began = time.time()
     follow(alone, profile, "--cores", "1", "--jobs", "1", "--", *files)
     took = time.time() - began
     made = [receipts.read(results.receipt(row.name), ProductReceipt) for row in rows]

@@ -60,11 +60,11 @@ def shard(options: Namespace) -> None:
     from shardwise.multiply import copy
 
     plan = plans.load(options.plan)
-    name = plan.shard(options.shard).input_name
-    plans.expect(plan, plan.shard(options.shard).input_key, options.key)
-    with failures.noted(plan.results, f"copy-{name}", plan.results.log("shard", name)):
+    row, results = plan.shard(options.shard), plan.results
+    plans.expect(plan, row.input_key, options.key)
+    with failures.noted(results, f"copy-{row.input_name}", results.log("shard", row.input_name)):
         copy.materialize(plan, options.shard)
-    log.info("%s written", plan.results.shard(name))
+    log.info("%s written", results.shard(row.input_name))
 
 
 def multiply(options: Namespace) -> None:

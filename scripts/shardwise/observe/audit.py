@@ -131,8 +131,8 @@ def _look_at_run(plan: Plan, audit: Audit) -> None:
             audit.summed = ["summary.json"]
             summary = judge.check_summary(plan)
             audit.proven = summary.end_to_end is not None
-            labels = [*zip(plan.facts.labels, plan.facts.label_counts, strict=True)]
-            _look_at_sum(audit, summary.files, labels)
+            labels = zip(plan.facts.labels, plan.facts.label_counts, strict=True)
+            _look_at_sum(audit, summary.files, [*labels])
     if plan.synthetic_receipt and results.synthetic.exists():  # it may have been removed
         with audit.noting(results.synthetic):
             stack = receipts.read(plan.synthetic_receipt, StackReceipt)

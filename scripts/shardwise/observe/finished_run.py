@@ -21,8 +21,8 @@ class FinishedRun:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._results = Results(Path(folder))
-        self._plan = plans.load(self._results.plan)
+        self._plan = plans.load(Results(Path(folder)).plan)
+        self._results = self._plan.results
 
     def _load(self, *names: str) -> dict[str, np.ndarray]:
         files = judge.read_finished(self._plan, *names).files
@@ -66,8 +66,8 @@ class FinishedRun:
         if not self._results.receipt(row.name).exists():
             raise judge.unfinished(self._plan)
         judge.check_product(self._plan, row.shard)
-        rows, _ = self._plan.problem.sum_shape
-        return np.load(self._results.product(row.name), "r")[matrix - row.start, :rows]
+        array = np.load(self._results.product(row.name), "r")
+        return array[matrix - row.start, : self._plan.problem.sum_shape[0]]
 
     @property
     def ledger(self) -> pd.DataFrame:

@@ -25,7 +25,8 @@ def text(seen: Status) -> str:
     suspects = {(one_line(uuid), why.host) for uuid, why in seen.suspects.items()}
     done, held = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for one in seen.of(DONE):
-        who = one.device.key, one.device.node
+        device = one.device
+        who = device.uuid or f"{device.name} of {device.node}", device.node
         done[who] += 1
         held.update({(phase, *who): spent for phase, spent in one.held.items()})
     # Of each gauge: name, help, labels besides ``results``, and values by the labels' values.

@@ -49,11 +49,6 @@ class Device:
     node: str
 
     @property
-    def key(self) -> str:
-        """What tells devices apart: the UUID of a GPU, ``CPU of NODE`` otherwise."""
-        return self.uuid or f"{self.name} of {self.node}"
-
-    @property
     def label(self) -> str:
         """For people: a UUID is cut to its first digits, which tell the devices of a run apart."""
         return " · ".join(filter(None, (self.name, self.node, (self.uuid or "")[:12])))
