@@ -1,7 +1,7 @@
 """Ranks that reduce the same stack over and over: however it is cut, the bits are the same.
 
 All ranks draw the same stacks, and six ways to compute and sum each. Rank 0 computes the shards,
-and some of the ranks reduce them. Rank 0 prints how many ways were tried, and which results differ.
+some of the ranks reduce them, and rank 0 prints which results differ.
 
     mpiexec -n 4 python -m mpi4py -m tests.reduce_program FOLDER BACKEND SEED WAYS
 """
@@ -16,9 +16,7 @@ import numpy as np
 from mpi4py import MPI
 from shardwise.files import paths, pieces
 from shardwise.files.paths import STATISTICS
-from shardwise.multiply import job
 from shardwise.plan import memory
-from shardwise.records import ledger
 from shardwise.reduce import reducer
 
 from tests import factories
@@ -51,13 +49,10 @@ def way(random: np.random.Generator, n: int, ranks: int) -> dict:
 
 
 def compute(folder: Path, stack: np.ndarray, product: str, chosen: dict, backend: str) -> None:
-    """Compute a stack in the chosen way, its last shards first."""
+    """Compute a stack in the chosen way."""
     over = {key: chosen[key] for key in ("shards", "keep", "materialize")}
     over |= {"product": product, "backend": backend, "nonfinite": "allow"}
-    made = factories.copied(factories.plan(folder, stack, **over))
-    for shard in reversed(made.shards):
-        job.run_shard(made, shard)
-    ledger.write(made)
+    factories.listed(factories.plan(folder, stack, **over))
 
 
 def reduced(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, bytes]:
@@ -75,7 +70,7 @@ def reduced(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, b
 
 
 def meet(comm: MPI.Comm) -> None:
-    """A barrier that sleeps between polls, to leave the cores to ranks that still work."""
+    """A barrier that leaves the cores to ranks that still work."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(1e-3)

@@ -15,7 +15,7 @@ from shardwise.multiply import copy as copies
 from shardwise.multiply import job
 from shardwise.plan import memory, planner
 from shardwise.plan import plan as plans
-from shardwise.records import judge, ledger, locks, receipts
+from shardwise.records import ledger, locks, receipts
 from shardwise.records.receipts import ArrayFile, SumReceipt
 from shardwise.records.store import Store
 from shardwise.reduce import reducer
@@ -164,8 +164,8 @@ def _untrue_products(plan: plans.Plan) -> Iterator[str]:
         ):
             yield f"the receipt of product {name} vouches for another file"
         copy = factories.file(plan, "shard", name)
-        known = copy.exists() and receipts.passes(judge.check_copy, plan, name)
-        if known and not vouches(judge.check_copy(plan, name).file, copy):
+        known = copy.exists() and receipts.passes(receipts.check_copy, plan, name)
+        if known and not vouches(receipts.check_copy(plan, name).file, copy):
             yield f"the receipt of copy {name} vouches for another file"
 
 

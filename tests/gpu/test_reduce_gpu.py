@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 from shardwise.mpi import launch
@@ -18,12 +17,12 @@ from tests.gpu.conftest import needs_gpu
 ])  # fmt: skip
 def test_no_way_to_cut_and_share_the_work_changes_a_bit(tmp_path, backend, ranks, seed, ways):
     """Random stacks, shards, ranks, orders, pieces, batches, and both keeps: the same files."""
-    program = [sys.executable, "-m", "mpi4py", "-m", "tests.reduce_program"]
+    program = ["-m", "tests.reduce_program", str(tmp_path), backend, str(seed), str(ways)]
+    words, variables = launch.call(ranks, None, program)
     paths = os.pathsep.join([str(SCRIPTS), str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [*launch.build_command(ranks), *program, tmp_path, backend, str(seed), str(ways)],
-        capture_output=True, text=True, check=False, cwd=ROOT, timeout=250,
-        env=launch.build_environment(ranks) | {"PYTHONPATH": paths},
+        words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=250,
+        env=variables | {"PYTHONPATH": paths},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"tried": ways, "differ": []}

@@ -200,9 +200,9 @@ def doctor(options: Namespace) -> None:
     try again (devices busy or lost). The keys of --json are in docs/doctor.md.
     """
     from shardwise.doctor import report
-    from shardwise.processes import contain, environment
+    from shardwise.processes import contain
 
-    environment.clear_stray()
+    contain.clear_stray()
     others = contain.children()  # of the program that became the doctor, such as a job's script
     contain.adopt()
     try:

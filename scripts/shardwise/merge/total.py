@@ -1,8 +1,8 @@
 """The sum of the sums of several finished results folders: a small reduce, in one process.
 
-Each folder's sum takes the place of a product: it is node (0, i) of a tree over the folders, in
-the order in which they are given. Covariances are merged in that order as well. So the same folders
-in the same order leave the same bits.
+Each folder's sum is node (0, i) of a tree over the folders, in the order in which they are given.
+Covariances are merged in that order as well. So the same folders in the same order leave the same
+bits.
 """
 
 import itertools
@@ -19,13 +19,13 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET
-from shardwise.files.paths import SUMS, Results, for_bash
+from shardwise.files.paths import RESULTS, SUMS, Results, for_bash
 from shardwise.numerics import covariance, statistics
 from shardwise.plan import plan as plans
 from shardwise.plan.covariance import count_rows
 from shardwise.plan.per_matrix import Key, Label, PerMatrix
 from shardwise.plan.problem import ITEM_BYTES, OF_SUMS
-from shardwise.records import judge, receipts
+from shardwise.records import receipts
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ArrayFile
 from shardwise.reduce.results import ResultFiles
@@ -34,15 +34,14 @@ _KINDS = {type(None): "none", int: "integers", str: "names"}
 _OF_COVARIANCES = "row_mean", "covariance", "correlation"
 _NUMBERS = 2**16  # taken at a time of each folder, and of each label: 256 take 128 MiB
 
+# The number of the first element, and some elements of each result from there on.
 Totals = Iterator[tuple[int, dict[str, np.ndarray]]]
-"""The number of the first element, and some elements of each result from there on."""
 
 
 class Source:
     """A finished results folder, as it was when it was opened; errors as of `read_finished`.
 
-    ``names`` are its results, ``matrices`` the number of matrices by label, in the order of the
-    sums, ``weights`` those of its matrices.
+    ``matrices`` has the number of matrices by label, in the order of the sums.
     """
 
     def __init__(self, folder: str) -> None:
@@ -51,7 +50,7 @@ class Source:
         problem, weights = self.plan.problem, self.plan.per_matrix.weights
         sums = (SUMS if problem.labels else "sum",)
         self.names = ("covariance", "row_mean") if problem.covariance else sums
-        self.summary = judge.read_finished(self.plan, *self.names)
+        self.summary = receipts.read_finished(self.plan, *self.names)
         counts = zip(self.plan.facts.labels, self.plan.facts.label_counts, strict=True)
         self.matrices: dict[Label, int] = dict(counts)
         self.weights = np.ones(problem.matrices) if weights is None else weights
@@ -92,10 +91,8 @@ class Source:
 
     def read(self, name: str, first: int, count: int) -> np.ndarray:
         """The ``count`` numbers of a result from number ``first`` on."""
-        dtype = np.dtype(self.summary.files[name].dtype)
-        offset = DATA_OFFSET + first * dtype.itemsize
-        path = self.plan.results.statistic(name)
-        found = np.fromfile(path, dtype, count, offset=offset)
+        path, dtype = self.plan.results.statistic(name), np.dtype(self.summary.files[name].dtype)
+        found = np.fromfile(path, dtype, count, offset=DATA_OFFSET + first * dtype.itemsize)
         if len(found) != count:
             raise IntegrityError(f"{path} has changed: it has become shorter; merge again")
         return found
@@ -104,21 +101,18 @@ class Source:
         """Refuse results that are not, or no longer, as their run had recorded them."""
         try:
             for name in self.names:
-                facts = self.summary.files[name]
-                receipts.check_elements(self.plan.results.statistic(name), facts)
+                path = self.plan.results.statistic(name)
+                receipts.check_elements(path, self.summary.files[name])
         except IntegrityError as error:
-            cure = f"run: shardwise verify {for_bash(Path(self.folder))}"
             raise IntegrityError(
                 f"{error}; nothing was written. If a run works there, let it finish, then merge "
-                f"again; else {cure}"
+                f"again; else run: shardwise verify {for_bash(Path(self.folder))}"
             ) from error
 
 
 def run(out: Path, folders: Iterable[str]) -> int:
     """Add the sums of finished results folders, and return the number of matrices.
 
-    The total is sum and mean; with labels, a sum for each label over the folders that have it, and
-    ``labels.json``; with ``covariance: true``, covariance, correlation and the mean of all rows.
     ``summary.json`` is written last. If anything does not fit, or changes meanwhile, an error says
     so, and nothing is written.
     """
@@ -181,7 +175,7 @@ def _write(
         written = files.publish(files.digests)
     finally:
         files.discard()
-    for name in {*OF_SUMS, SUMS, *_OF_COVARIANCES} - set(names):
+    for name in {*RESULTS} - {*names}:
         results.statistic(name).unlink(missing_ok=True)  # of an earlier merge
     results.label_names.unlink(missing_ok=True)
     if counts:

@@ -1,7 +1,6 @@
 """Start MPI ranks for the user: with which launcher, command line and environment.
 
-Each launcher tells its processes in variables of its own that they are ranks. mpi4py is imported
-only in a process that is a rank: the import starts MPI, which makes the process one.
+mpi4py is imported only in a process that is a rank: the import starts MPI, which makes it one.
 """
 
 import importlib
@@ -24,16 +23,14 @@ from typing import Any
 from shardwise.devices import grants
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import contain
-from shardwise.processes.environment import RANKS_STARTED, without_stray
+from shardwise.processes.contain import RANKS_STARTED, without_stray
 
 log = logging.getLogger(__name__)
 
+# For ranks, as JSON: the host name of the first node, and the variables that grant its GPUs.
 _FIRST_NODE = "SHARDWISE_FIRST_NODE"
-"""For ranks, as JSON: the host name of the first node, and the variables that grant its GPUs."""
-
+# By these each launcher tells its processes how many ranks there are.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-_RANKS = ("PMI_RANK", "PMI_ID", "PMIX_RANK")
-_GRANTED = ("SLURM_NTASKS", "NSLOTS")
 
 
 def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
@@ -41,38 +38,26 @@ def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
 
     A world of one rank does not count: any process in an interactive shell of srun looks like it.
     """
-    size = _size(environ)
-    if size is None:
-        return any(name in environ for name in _RANKS)
-    return size > 1 or RANKS_STARTED in environ
+    size = _largest(environ, *_SIZES)
+    named = not size and any(name in environ for name in ("PMI_RANK", "PMI_ID", "PMIX_RANK"))
+    return RANKS_STARTED in environ or size > 1 or named
 
 
-def expected_ranks(environ: Mapping[str, str] = os.environ, otherwise: int = 2) -> int | None:
-    """How many ranks the launcher has started, or the scheduler granted, or ``otherwise`` says.
-
-    None in a rank whose launcher does not tell: then only MPI knows.
-    """
-    size = _size(environ)
-    if size or is_rank(environ):
-        return size
-    return _largest(environ, _GRANTED) or otherwise
+def expected_ranks(environ: Mapping[str, str] = os.environ, otherwise: int = 2) -> int:
+    """How many ranks were started or granted, or ``otherwise``; 0 if only MPI knows."""
+    size = _largest(environ, RANKS_STARTED) or _largest(environ, *_SIZES)
+    granted = 0 if is_rank(environ) else _largest(environ, "SLURM_NTASKS", "NSLOTS") or otherwise
+    return size or granted
 
 
-def _size(environ: Mapping[str, str]) -> int | None:
-    return _largest(environ, [RANKS_STARTED] if RANKS_STARTED in environ else _SIZES)
-
-
-def _largest(environ: Mapping[str, str], names: Sequence[str]) -> int | None:
-    return max((int(environ[name]) for name in names if environ.get(name)), default=None)
+def _largest(environ: Mapping[str, str], *names: str) -> int:
+    return max((int(environ[name]) for name in names if environ.get(name)), default=0)
 
 
 def build_command(
     ranks: int, launcher: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """The command line that starts ``ranks`` ranks of the program that follows it.
-
-    ``launcher`` has its options, as in a shell. None: the mpiexec of the MPI that mpi4py loads.
-    """
+    """The words that start ranks of a program: of a launcher with options, or mpi4py's mpiexec."""
     try:
         name, *words = shlex.split(launcher or "") or ["mpiexec"]
     except ValueError as error:
@@ -90,19 +75,10 @@ def build_command(
     return [program, *words, "-n", str(ranks)]
 
 
-def build_environment(ranks: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for a launcher: what the user set, and nothing of an outer rank.
-
-    By default srun lets the other ranks wait for one that has failed.
-    """
-    return {"SLURM_KILL_BAD_EXIT": "1", **without_stray(environ), RANKS_STARTED: str(ranks)}
-
-
 def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that tell mpiexec the nodes of this Slurm job, and equally many ranks on each.
 
-    Slurm sets them in every batch job, but Snakemake's job step removes them, and mpiexec would
-    then put all ranks on one node. (srun asks Slurm itself.)
+    Snakemake's job step removes those that Slurm sets; all ranks would be on one node.
     """
     job = environ.get("SLURM_JOB_ID")
     if job is None or "SLURM_JOB_NODELIST" in environ:
@@ -113,18 +89,18 @@ def _slurm_nodes(ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise TryAgain(f"squeue does not list the nodes of job {job}: {error}") from None
     return {
-        **{"SLURM_JOB_NODELIST": nodes, "SLURM_NODELIST": nodes},
-        **{"SLURM_JOB_NUM_NODES": count, "SLURM_NNODES": count},
+        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), nodes),
+        **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), count),
         "SLURM_TASKS_PER_NODE": f"{-(-ranks // int(count))}(x{count})",
     }
 
 
 def _without_grant(environ: dict[str, str]) -> dict[str, str]:
-    """The environment for mpiexec in a job of several nodes: without the first node's GPUs.
+    """The environment for mpiexec, in a job of several nodes without the first node's GPUs.
 
-    MPICH's mpiexec gives its own environment to all ranks, also on other nodes. If it lacks a
-    variable, the ranks keep the value that the scheduler sets on their node: Slurm by srun, Grid
-    Engine by qrsh. But qrsh does not start the ranks on the first node: see `_own_grant`.
+    MPICH's mpiexec gives its own environment to all ranks. If it lacks a variable, ranks keep the
+    value that the scheduler sets on their node: Slurm by srun, Grid Engine by qrsh. But qrsh does
+    not start the ranks on the first node: see `_own_grant`.
     """
     if environ.get("SLURM_JOB_NUM_NODES", environ.get("NHOSTS", "1")) == "1":
         return environ
@@ -143,7 +119,8 @@ def _own_grant(environ: MutableMapping[str, str]) -> None:
 def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The command that runs a script of ours as ``ranks`` ranks, and its environment."""
     words = build_command(ranks, launcher)
-    variables = build_environment(ranks)
+    # By default srun lets the other ranks wait for one that has failed.
+    variables = {"SLURM_KILL_BAD_EXIT": "1", **without_stray(), RANKS_STARTED: str(ranks)}
     if Path(words[0]).name != "srun":
         variables = _without_grant({**variables, **_slurm_nodes(ranks, os.environ)})
         if variables.get("SLURM_JOB_NUM_NODES") == "1":
@@ -156,16 +133,15 @@ def call(ranks: int, launcher: str | None, argv: Sequence[str]) -> tuple[list[st
 
 
 def start_ranks(options: Namespace) -> Any:
-    """The MPI module, in a rank; a process that is no rank yet begins again as several.
+    """The MPI module, in a rank; a process that is no rank yet is replaced by the launcher.
 
-    The launcher then replaces it (exec): it gets the signals, and sets the exit code. ``options``
-    has ``launcher`` and ``ranks``. Raises InputError if MPI has another number of ranks: a launcher
-    of another MPI starts worlds of one rank each, and reports no error.
+    ``options`` has ``launcher`` and ``ranks``. Raises InputError if MPI has another number of
+    ranks: a launcher of another MPI starts worlds of one rank each, and reports no error.
     """
     options.ranks = options.ranks or expected_ranks()
     if is_rank():
-        # If a job over several hosts is deleted, the launcher is killed, and its helper on another
-        # host may end without its ranks: they would work on, unknown to the scheduler.
+        # If a job over several hosts is deleted, the launcher's helper on another host may end
+        # without its ranks: they would work on, unknown to the scheduler.
         contain.end_with_parent()
         _own_grant(os.environ)
     elif options.ranks > 1 or options.launcher not in (None, "mpiexec"):

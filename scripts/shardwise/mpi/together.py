@@ -1,5 +1,6 @@
 """What ranks do together: they agree on errors, and merge what they hold, pair by pair."""
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,10 +10,7 @@ from shardwise.errors import ShardwiseError, of_code, verdict
 
 
 def agree(comm: Any, work: Callable[[], Any]) -> Any:
-    """Do something on every rank; if any fails, raise the error of the lowest such rank on all.
-
-    A rank that ends in any other way makes the launcher end the others (``python -m mpi4py``).
-    """
+    """Do something on every rank; if any fails, raise the error of the lowest such rank on all."""
     result, error = None, None
     try:
         result = work()
@@ -75,5 +73,4 @@ def mpi_version() -> str:
     """The name and version of the MPI library, in one line."""
     from mpi4py import MPI
 
-    line = MPI.Get_library_version().split("\n")[0].split(",")[0].rstrip("\0")
-    return " ".join(line.split())
+    return " ".join(re.split(r"[\n,\0]", MPI.Get_library_version())[0].split())

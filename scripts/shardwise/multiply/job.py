@@ -26,7 +26,7 @@ from shardwise.multiply.operation import Machine, ShardChecks
 from shardwise.multiply.ring import Ring, settle
 from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
-from shardwise.records import failures, judge, receipts
+from shardwise.records import failures, receipts
 from shardwise.records.failures import forget_start, note_start
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class ShardJob:
             path = plan.results.shard(shard.input_name)
             if plan.settings.materialize and path.exists():
                 with suppress(IntegrityError):
-                    self._copied = judge.check_copy(plan, shard.shard).file.checksum
+                    self._copied = receipts.check_copy(plan, shard.shard).file.checksum
             self.adopted = session.earlier.adopt(shard, self._copied)
             if self.adopted:
                 self.next = shard.stop
@@ -230,7 +230,7 @@ def _input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
     except BadMatrix as error:
         path = plan.results.shard(shard.input_name)
         if plan.settings.materialize and not receipts.passes(
-            receipts.check_elements, path, judge.check_copy(plan, shard.shard).file
+            receipts.check_elements, path, receipts.check_copy(plan, shard.shard).file
         ):
             raise _damaged(plan, shard) from error
         raise nonfinite.explain(plan, error, inputs) from error

@@ -22,7 +22,7 @@ from shardwise.plan import memory, user_function
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
 from shardwise.processes import threads
-from shardwise.records import judge
+from shardwise.records import receipts
 from shardwise.records.receipts import Witness
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class ShardChecks:
         total, bound = end_to_end.summed(self._totals), self.operation.bound
         tolerance = end_to_end.product_bound(self._problem, total, self._rows, bound)
         finite = np.isfinite([*total, tolerance]).all()
-        return judge.witness(total, tolerance) if finite else None
+        return receipts.witness(total, tolerance) if finite else None
 
 
 def _not_finite(problem: Problem, matrix: int) -> BadMatrix:

@@ -14,8 +14,8 @@ from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan, Shard, label_text
-from shardwise.records import judge, ledger, receipts
-from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, TotalReceipt
+from shardwise.records import ledger, receipts
+from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes
 
@@ -87,7 +87,7 @@ def look(root: Path) -> Audit:
     results, audit = Results(root), Audit(root)
     if results.merging.is_file():
         with audit.noting(results.summary):
-            total = receipts.read(results.summary, TotalReceipt)
+            total = receipts.read(results.summary, SumReceipt)
             folders = [for_bash(Path(str(source.get("folder")))) for source in total.sources]
             audit.repair = " ".join(["shardwise merge", for_bash(root), *folders])
             audit.parts, audit.proven = count(len(folders), "folder"), total.proven
@@ -129,7 +129,7 @@ def _look_at_run(plan: Plan, audit: Audit) -> None:
     if summed := store.is_summed(()):
         with audit.noting(results.summary):
             audit.summed = ["summary.json"]
-            summary = judge.check_summary(plan)
+            summary = receipts.read(results.summary, SumReceipt, plan=plan.facts.digest)
             audit.proven = summary.end_to_end is not None
             labels = zip(plan.facts.labels, plan.facts.label_counts, strict=True)
             _look_at_sum(audit, summary.files, [*labels])
@@ -157,12 +157,12 @@ def _look_at_shard(plan: Plan, audit: Audit, row: Shard) -> ProductReceipt | Non
     """Audit the product and the copy of a shard; the receipt of the product, if that is whole."""
     results, whole = plan.results, None
     with audit.noting(results.receipt(row.name)):
-        own = judge.check_product(plan, row.shard)
+        own = receipts.check_product(plan, row.shard)
         audit.sizes.append(receipts.check_elements(results.product(row.name), own.file))
         audit.proven &= own.proof is not None
         whole = own
     with audit.noting(results.shard_receipt(row.input_name)), suppress(receipts.NoReceipt):
-        own_copy = judge.check_copy(plan, row.shard)
+        own_copy = receipts.check_copy(plan, row.shard)
         if (copy := results.shard(row.input_name)).exists():  # it may have been removed
             audit.sizes.append(receipts.check_elements(copy, own_copy.file))
     return whole

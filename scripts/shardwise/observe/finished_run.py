@@ -10,7 +10,7 @@ from shardwise.errors import InputError
 from shardwise.files.paths import SUMS, Results
 from shardwise.observe import audit
 from shardwise.plan import plan as plans
-from shardwise.records import judge
+from shardwise.records import receipts
 from shardwise.records.store import Store
 
 
@@ -25,7 +25,7 @@ class FinishedRun:
         self._results = self._plan.results
 
     def _load(self, *names: str) -> dict[str, np.ndarray]:
-        files = judge.read_finished(self._plan, *names).files
+        files = receipts.read_finished(self._plan, *names).files
         return {name: np.load(self._results.statistic(name), "r") for name in names or files}
 
     @property
@@ -64,8 +64,8 @@ class FinishedRun:
         rows = list(self._plan.shards.values())
         row = rows[bisect_right(rows, matrix, key=lambda each: each.start) - 1]
         if not self._results.receipt(row.name).exists():
-            raise judge.unfinished(self._plan)
-        judge.check_product(self._plan, row.shard)
+            raise receipts.unfinished(self._plan)
+        receipts.check_product(self._plan, row.shard)
         array = np.load(self._results.product(row.name), "r")
         return array[matrix - row.start, : self._plan.problem.sum_shape[0]]
 
@@ -73,7 +73,7 @@ class FinishedRun:
     def ledger(self) -> pd.DataFrame:
         """A row per shard: its matrices, its file, and where, when and by what it was computed."""
         if not Store(self._plan).is_listed():
-            raise judge.unfinished(self._plan)
+            raise receipts.unfinished(self._plan)
         texts = dict.fromkeys(("shard", "dtype", "checksum", "backend", "host", "device"), str)
         # A host may be called 0123, as a container, or NA.
         return pd.read_csv(self._results.ledger, sep="\t", dtype=texts, keep_default_na=False)

@@ -24,9 +24,10 @@ from shardwise.files import small
 from shardwise.files.paths import Results, list_names, place, stamp
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
-from shardwise.records import failures, judge, ledger, locks, receipts
+from shardwise.records import failures, ledger, locks, receipts
 from shardwise.records.failures import Failure, last_start
 from shardwise.records.receipts import SumReceipt
+from shardwise.records.store import Store
 from shardwise.units import count
 
 STATES = DONE, RUNNING, FAILED, WAITING, DAMAGED = (
@@ -239,7 +240,8 @@ def look(root: Path, at: float | None = None, before: Status | None = None) -> S
                 seen.failures[one_line(name.rpartition("-")[0])] = found
         seen.suspects = failures.suspects(results)
         try:
-            seen.summary = judge.read_sum(plan)
+            if Store(plan).is_summed(()):
+                seen.summary = receipts.read_finished(plan)
         except IntegrityError as error:
             damage.append(str(error))
     seen.damage = [one_line(words) for words in damage[:20]]
@@ -262,7 +264,7 @@ def _look_at_shards(plan: Plan, seen: Status, known: Mapping[str, ShardStatus]) 
                 seen.shards[shard] = known[shard]
                 continue
             try:
-                own = judge.check_product(plan, shard)
+                own = receipts.check_product(plan, shard)
                 one.state, one.device = DONE, Device(own.device.name, own.device.uuid, own.node)
                 one.started, one.finished, one.held = own.started, own.finished, own.held
             except receipts.NoReceipt:  # removed since the folder was listed

@@ -1,17 +1,36 @@
-"""Child processes: how they end, and the end of whatever they leave behind."""
+"""Child processes: their environment, how they end, and the end of whatever they leave behind."""
 
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, MutableMapping
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
-
 _REAP_SECONDS = 5.0  # for killed processes; one that hangs in the kernel is left alone
-_POLL_SECONDS = 0.01
+# The number of ranks, in those that we started: whatever else they see, they start none.
+RANKS_STARTED = "SHARDWISE_RANKS"
+_STRAY = re.compile(
+    # These filter or format what Slurm answers, or send it elsewhere.
+    r"(SQUEUE|SCANCEL|SACCT)_.*|SLURM_TIME_FORMAT|(SLURM|SBATCH)_CLUSTERS"
+    # These tell a rank about itself, and would mislead the ranks that it starts.
+    r"|PMI_(RANK|SIZE|FD|ID|PORT|JOBID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_.*)"
+    rf"|(OMPI|MV2)_COMM_WORLD_.*|SLURM_STEP_NUM_TASKS|{RANKS_STARTED}"
+)
+
+
+def without_stray(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment without variables that mislead Slurm's commands, or make a process a rank."""
+    return {name: text for name, text in environ.items() if not _STRAY.fullmatch(name)}
+
+
+def clear_stray(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Remove these variables from this process, and so from all processes that it starts."""
+    for name in environ.keys() - without_stray(environ).keys():
+        del environ[name]
 
 
 def words(status: int) -> str:
@@ -41,10 +60,7 @@ def adopt() -> None:
 
 
 def end_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> None:
-    """Have the kernel send this process a signal when its parent ends.
-
-    ``parent`` is the parent's process number; if that has ended already, this process exits now.
-    """
+    """Get a signal when the parent ends; exit now if process ``parent`` has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if parent not in (None, os.getppid()):
         os._exit(1)
@@ -60,7 +76,7 @@ def sweep(spare: Collection[int] = ()) -> None:
                 os.waitpid(pid, os.WNOHANG)
         if time.monotonic() > end:
             break
-        time.sleep(_POLL_SECONDS)
+        time.sleep(0.01)
 
 
 def children() -> set[int]:

@@ -11,9 +11,9 @@ from typing import Any
 
 
 def split(count: int, call: Callable[[int, int], object], most: int | None = None) -> None:
-    """Call ``call(low, high)`` for ranges that cover ``count`` parts, each in a thread.
+    """Call ``call(low, high)`` for ranges that cover ``count`` parts, in ``most`` threads or less.
 
-    ``most`` limits how many threads run. They run in parallel only while ``call`` releases the GIL.
+    They run in parallel only while ``call`` releases the GIL.
     """
     number = min(count, most or count, processors())
     if number < 2:
@@ -30,11 +30,7 @@ def split(count: int, call: Callable[[int, int], object], most: int | None = Non
 
 
 def single_threaded_blas() -> Callable[[], AbstractContextManager[Any]]:
-    """A context in which any BLAS that is loaded by now computes in the calling thread alone.
-
-    In threads of its own it may round a product differently, so its bits would depend on how many
-    processors a task may use.
-    """
+    """A context in which BLAS uses one thread: with more, the bits depend on their number."""
     from threadpoolctl import ThreadpoolController  # only here: tasks on a GPU do not need it
 
     return partial(ThreadpoolController().limit, limits=1, user_api="blas")

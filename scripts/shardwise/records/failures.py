@@ -1,12 +1,10 @@
 """Attempts at a shard or a stage: why the last one failed, and a journal of when each began.
 
-The task that fails writes the failure; the task that succeeds removes it. Retries, the final
-messages of a run, watch and page read it; nothing parses a log. A killed task writes none itself,
-but its line in the journal stays.
+A task that fails writes the failure, one that succeeds removes it; nothing parses a log. A killed
+task writes none itself, but its line in the journal stays.
 """
 
 import json
-import logging
 import os
 import re
 import time
@@ -28,58 +26,48 @@ _MOST_LETTERS = 2000
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure: ``name`` is that of a shard, or of a stage, such as ``reduce-KEY``.
+    """One failure of a shard, a stage or a GPU; a traceback is only in the log."""
 
-    ``code`` is the exit code, ``device`` the UUID of a GPU, ``run`` the run in which it happened,
-    ``log`` a path in the results folder, ``at`` Unix time. ``reason`` is one line; a traceback of
-    the user's function is in the log.
-    """
-
-    name: str
-    code: int
-    reason: str
+    name: str  # of the shard, or of the stage, such as ``reduce-KEY``
+    code: int  # the exit code
+    reason: str  # one line
     host: str
-    at: float
-    device: str | None = None
+    at: float  # Unix time
+    device: str | None = None  # the UUID of a GPU
     attempt: int = 1
     run: str | None = None
-    log: str | None = None
+    log: str | None = None  # a path in the results folder
 
 
-def begin_run() -> str:
-    """Begin a run; return its name, of 12 hexadecimal digits, which all its jobs inherit."""
+def begin_run() -> None:
+    """Begin a run, to which all its jobs belong."""
     os.environ[RUN] = os.urandom(6).hex()
-    return os.environ[RUN]
 
 
 def this_run() -> str:
-    """The run that this process belongs to; a process started by hand begins a new run."""
-    return os.environ.get(RUN) or begin_run()
+    """The name of this process's run; one that is started by hand begins a run of its own."""
+    return os.environ.setdefault(RUN, os.urandom(6).hex())
 
 
 def note(
     results: Results, name: str, code: int, reason: str, *, log: Path | None = None,
     device: str | None = None, attempt: int = 1, suspect: bool = False,
 ) -> None:  # fmt: skip
-    """Write why a shard or a stage failed; if the disk refuses the file, only log it.
+    """Write why a shard or a stage failed, unless the disk refuses the file.
 
     A ``suspect`` device also gets its own file, which stays if the shard succeeds elsewhere.
     """
     from shardwise.files.commit import commit  # here: readers do not need it
 
-    words = reason.partition("\nTraceback (most recent call last)")[0]
-    failure = Failure(
-        name, code, one_line(re.sub("\n *", "; ", words))[:_MOST_LETTERS], host.node(), time.time(),
-        device, attempt, this_run(), os.path.relpath(log, results.root) if log else None,
-    )  # fmt: skip
-    try:
+    words = re.sub("\n *", "; ", reason.partition("\nTraceback (most recent call last)")[0])
+    place = os.path.relpath(log, results.root) if log else None
+    failure = Failure(name, code, one_line(words)[:_MOST_LETTERS], host.node(), time.time(),
+                      device, attempt, this_run(), place)  # fmt: skip
+    with suppress(OSError, ShardwiseError):  # the error itself is in the log
         results.failed.mkdir(exist_ok=True)
         for own in [name, f"{DEVICE}{device}"] if suspect and device else [name]:
             with commit(results.failure(own)) as file:
                 file.write(json.dumps(asdict(failure), indent=1).encode() + b"\n")
-    except (OSError, ShardwiseError) as error:
-        why = f"the failure file cannot be written: {error}"
-        logging.getLogger(__name__).error("%s: %s (%s)", name, failure.reason, why)
 
 
 def forget(results: Results, name: str) -> None:
@@ -93,18 +81,13 @@ def noted(
     results: Results, name: str, log: Path | None = None,
     device: Callable[[], str | None] = lambda: None,
 ) -> Iterator[None]:  # fmt: skip
-    """Write a failure if the body raises; if it succeeds, remove an earlier failure.
-
-    ``device`` returns the UUID of the GPU that this process has taken when the body fails.
-    """
+    """Write a failure if the body raises, with the GPU that it took; else forget an earlier one."""
     try:
         yield
     except Exception as error:
-        note(
-            results, name, *verdict(error), log=log, device=device(),
-            attempt=count_starts(results.starts(name)) or 1,
-            suspect=getattr(error, "suspect", False),
-        )  # fmt: skip
+        attempt, suspect = count_starts(results.starts(name)) or 1, getattr(error, "suspect", False)
+        note(results, name, *verdict(error), log=log, device=device(), attempt=attempt,
+             suspect=suspect)  # fmt: skip
         raise
     forget(results, name)
 
@@ -121,10 +104,9 @@ def read(path: Path) -> Failure | None:
 
 def of_this_run(results: Results, names: Iterable[str]) -> dict[str, Failure]:
     """The failures of some shards or stages in this run, by name, in the order of the names."""
-    there, own = list_names(results.failed), this_run()
-    wanted = (name for name in names if f"{place(name)}.json" in there)
-    found = ((name, read(results.failure(name))) for name in wanted)
-    return {name: failure for name, failure in found if failure and failure.run == own}
+    there = list_names(results.failed)
+    found = {n: read(results.failure(n)) for n in names if f"{place(n)}.json" in there}
+    return {name: why for name, why in found.items() if why and why.run == this_run()}
 
 
 def needs_user(failure: Failure) -> bool:
@@ -139,6 +121,12 @@ def refuse_again(results: Results, name: str) -> None:
         raise of_code(failure.code, failure.reason)
 
 
+def suspects(results: Results) -> dict[str, Failure]:
+    """The devices, by UUID, that were blamed for a failure, each with that failure."""
+    found = {path.stem: read(path) for path in results.failed.glob(f"{DEVICE}*.json")}
+    return {name.removeprefix(DEVICE): failure for name, failure in found.items() if failure}
+
+
 def barred(results: Results) -> dict[str, Failure]:
     """The devices, by UUID, that this run does not take again, each with its failure."""
     return {uuid: why for uuid, why in suspects(results).items() if why.run == this_run()}
@@ -150,16 +138,10 @@ def forget_devices(results: Results) -> None:
         forget(results, f"{DEVICE}{uuid}")
 
 
-def suspects(results: Results) -> dict[str, Failure]:
-    """The devices, by UUID, that were blamed for a failure, each with that failure."""
-    found = {path.stem: read(path) for path in results.failed.glob(f"{DEVICE}*.json")}
-    return {name.removeprefix(DEVICE): failure for name, failure in found.items() if failure}
-
-
 class Start(NamedTuple):
-    """When an attempt began (Unix time), by which process of a node, and on which device."""
+    """One line of a journal: an attempt at a shard."""
 
-    at: float
+    at: float  # Unix time
     node: str
     process: int
     device: str
@@ -167,15 +149,11 @@ class Start(NamedTuple):
 
 
 def note_start(path: Path, device: Mapping[str, Any] | None = None) -> int:
-    """Add a line to a journal; return the number of this attempt.
-
-    ``device`` has the ``name`` of what computes, and its ``uuid`` if it is a GPU.
-    """
+    """Add a line with the device's name and UUID to a journal; return the attempt's number."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    own = device or {}
-    cells = [f"{time.time():.3f}", host.node(), os.getpid(), host.job() or ""]
-    cells += [own.get("name") or "", own.get("uuid") or ""]
-    return small.append_line(path, "\t".join(map(str, cells)), sync=False)
+    own = [(device or {}).get(key) for key in ("name", "uuid")]
+    cells = [f"{time.time():.3f}", host.node(), os.getpid(), host.job(), *own]
+    return small.append_line(path, "\t".join(str(cell or "") for cell in cells), sync=False)
 
 
 def count_starts(path: Path) -> int:

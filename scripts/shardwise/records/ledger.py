@@ -10,21 +10,17 @@ from shardwise.errors import IntegrityError
 from shardwise.files.commit import commit
 from shardwise.files.paths import folders, for_bash
 from shardwise.plan.plan import Plan
-from shardwise.records import judge, store
+from shardwise.records import receipts, store
 from shardwise.records.receipts import ProductReceipt
 
-THREADS = 8
-"""That look at shards: one that reads a whole file takes about 8 MiB of memory."""
-
-_MOST_NAMED = 20
+THREADS = 8  # that look at shards: one that reads a whole file takes about 8 MiB of memory
 _MOST_AT_ONCE = 1000  # handing one shard to a thread takes as long as reading its receipt
 
 
 def write(plan: Plan) -> None:
-    """Check every receipt against the plan and commit ``ledger.tsv``.
+    """Check every receipt against the plan, and commit ``ledger.tsv``.
 
     Call it when no shard is being written: it also removes what killed writers left behind.
-    IntegrityError names up to 20 shards that cannot be summed, and how to repair them all.
     """
     table = format_table(checked_receipts(plan))
     # All shards are whole now. Should a writer still be alive, on any node, its commit fails.
@@ -41,38 +37,36 @@ def write(plan: Plan) -> None:
     store.mark(marker)
 
 
-def format_table(receipts: Iterable[ProductReceipt]) -> bytes:
+def format_table(made: Iterable[ProductReceipt]) -> bytes:
     """The whole ledger: its header, and a row for each receipt."""
-    table: list[tuple[Any, ...]] = [(
-        "shard", "start", "stop", "rows", "dtype", "bytes", "checksum", "row_bytes", "piece_bytes",
-        "backend", "host", "device", "attempt", "seconds", "proven",
-    )]  # fmt: skip
-    for own in receipts:
+    names = "shard start stop rows dtype bytes checksum row_bytes piece_bytes backend host device"
+    table: list[Iterable[Any]] = [[*names.split(), "attempt", "seconds", "proven"]]
+    for own in made:
         rows = own.stop - own.start if own.keep == "products" else 1
         file, device, took = own.file, own.device, round(own.finished - own.started, 3)
+        name = device.name if device.uuid is None else device.uuid
         table.append((
             own.shard, own.start, own.stop, rows, file.dtype, file.bytes, file.checksum,
-            file.row_bytes, file.piece_bytes, own.backend, own.node,
-            device.name if device.uuid is None else device.uuid, own.attempt, took,
+            file.row_bytes, file.piece_bytes, own.backend, own.node, name, own.attempt, took,
             own.proof is not None,
         ))  # fmt: skip
     return "".join("\t".join(map(str, row)) + "\n" for row in table).encode()
 
 
 def checked_receipts(plan: Plan) -> list[ProductReceipt]:
-    """The receipts of all the plan's shards, in order, if the judge accepts them."""
+    """The receipts of all the plan's shards, in order; IntegrityError if any is not valid."""
     ids, refused = list(plan.shards), dict[str, str]()
 
     def look(at: int) -> list[ProductReceipt]:
         taken = []
         for shard in ids[at : at + _MOST_AT_ONCE]:
             try:
-                taken.append(judge.check_product(plan, shard))
+                taken.append(receipts.check_product(plan, shard))
             except IntegrityError as error:
                 refused[shard] = str(error)
         return taken
 
-    with ThreadPoolExecutor(THREADS, "judge") as pool:
+    with ThreadPoolExecutor(THREADS, "receipts") as pool:
         taken = list(chain(*pool.map(look, range(0, len(ids), _MOST_AT_ONCE))))
     by = {receipt.backend: receipt.shard for receipt in reversed(taken)}
     if len(by) > 1:
@@ -85,15 +79,11 @@ def checked_receipts(plan: Plan) -> list[ProductReceipt]:
         what = f"{len(refused)} of {len(plan.shards)} shards cannot be summed; compute them again"
         lines = [f"{shard}: {reason}" for shard, reason in sorted(refused.items())]
         cure = f"{what}: {build_repair(plan, refused)}, then start the run again"
-        raise IntegrityError("\n  ".join([cure, *lines[:_MOST_NAMED]]))
+        raise IntegrityError("\n  ".join([cure, *lines[:20]]))
     return taken
 
 
 def build_repair(plan: Plan, shards: Iterable[str], files: Iterable[Path] = ()) -> str:
-    """The bash command after which the next run makes some files again.
-
-    It removes the receipts of the shards' products, and other ``files``; a copy among these is
-    named by its receipt.
-    """
+    """The bash command after which the next run makes the shards' products and ``files`` again."""
     paths = [plan.results.receipt(plan.shards[shard].name) for shard in sorted(shards)]
     return f"rm -f {' '.join(map(for_bash, [*paths, *sorted(set(files))]))}"

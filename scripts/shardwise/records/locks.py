@@ -1,8 +1,8 @@
 """Locks on a results folder: who may work in it at the same time."""
 
 import fcntl
-import os
 from contextlib import AbstractContextManager, nullcontext, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -10,14 +10,15 @@ from shardwise.errors import TryAgain
 from shardwise.files.paths import Results
 
 
-def take_lock(path: Path, busy: str) -> BinaryIO:
-    """Take an exclusive lock, held until the file is closed; if it is taken, TryAgain says `busy`.
+def take_lock(path: Path, busy: str, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> BinaryIO:
+    """Take a lock, held until the file is closed; if it is taken, TryAgain says ``busy``.
 
     A disk without locks keeps nobody out. Two reduces at once there still write the same bits.
     """
-    file = _opened(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = FileIO(path, "a+")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind)
     except BlockingIOError:
         file.close()
         raise TryAgain(busy) from None
@@ -26,25 +27,15 @@ def take_lock(path: Path, busy: str) -> BinaryIO:
     return file
 
 
-def _opened(path: Path) -> BinaryIO:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return open(path, "a+b")
-
-
 def hold_job_lock(results: Results) -> AbstractContextManager[Any]:
     """Take the lock that all jobs on these results share, held until the context ends."""
-    # A disk that is full, read-only or without locks must not stop a job; its stage reports it.
-    with suppress(OSError):
-        file = _opened(results.living)
-        fcntl.flock(file, fcntl.LOCK_SH)
-        return file
+    with suppress(OSError):  # a disk that is full or read-only must not stop a job here
+        return take_lock(results.living, "", fcntl.LOCK_SH)
     return nullcontext()
 
 
 def is_job_locked(path: Path) -> bool | None:
     """Whether a job holds this lock; None if there is none, or none that this user can test."""
-    if not os.access(path, os.W_OK):
-        return None
     try:
         with open(path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,10 +1,16 @@
-"""Receipts: small JSON files, written last, that say a result is whole. No receipt, no result."""
+"""Receipts: small JSON files, written last, that say a result is whole. No receipt, no result.
+
+Only this code decides whether a receipt is valid, by its plan and its proof. It raises
+IntegrityError; elements are checked by the code that reads them.
+"""
 
 import json
+import math
 import os
+import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,21 +20,24 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from shardwise import ALGORITHM, host
-from shardwise.errors import IntegrityError, ShardwiseError, TryAgain, short, unread
+from shardwise import ALGORITHM, errors, host
+from shardwise.errors import DeviceFailed, InputError, IntegrityError, ShardwiseError, TryAgain
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, StackWriter, padded_header
-from shardwise.host import loaded
+from shardwise.numerics.end_to_end import gap, sum_bound, summed
+from shardwise.plan.plan import Plan
+from shardwise.plan.problem import Problem
+from shardwise.records.store import Store
 
-SCHEMA = 3
+_SCHEMA = 3
 _MOST_BYTES = 32 << 20  # with the nodes of 256 labels of 100 letters each
 
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, Meta(ge=0, lt=2**63)]
+# Text that a cell of a table can hold unchanged: one line, without control characters.
 Line = Annotated[str, Meta(max_length=999, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")]
-"""Text that a cell of a table can hold unchanged: one line, without control characters."""
 
 
 # Without the garbage collector, which would walk 100,000 of them again and again.
@@ -36,15 +45,8 @@ class ReceiptPart(msgspec.Struct, frozen=True, gc=False):
     """A part of a receipt: the keys that are read here. Those with a default may be missing."""
 
 
-class _Form(ReceiptPart, frozen=True):
-    schema: int
-
-
 class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
-    """An array file next to a receipt; sizes in bytes, and a `PieceChecksum` of the elements.
-
-    ``nodes`` are the level and index of each array of a partial sum, ``labels`` their labels.
-    """
+    """An array file next to a receipt; sizes in bytes, and a `PieceChecksum` of the elements."""
 
     name: Line
     shape: tuple[Whole, ...]
@@ -53,8 +55,8 @@ class ArrayFile(ReceiptPart, frozen=True, omit_defaults=True):
     checksum: str
     row_bytes: Whole
     piece_bytes: Whole
-    nodes: tuple[tuple[Whole, Whole], ...] | None = None
-    labels: tuple[int | str, ...] | None = None
+    nodes: tuple[tuple[Whole, Whole], ...] | None = None  # level and index of partial sums
+    labels: tuple[int | str, ...] | None = None  # theirs
 
 
 class UsedDevice(ReceiptPart, frozen=True):
@@ -65,12 +67,9 @@ class UsedDevice(ReceiptPart, frozen=True):
 
 
 class Witness(ReceiptPart, frozen=True):
-    """The numbers of the end-to-end proof; the first two may differ by at most ``tolerance``.
+    """The end-to-end proof: the first two may differ by at most ``tolerance``."""
 
-    They are ``[x]``, or ``[re, im]``.
-    """
-
-    contribution: list[int | float]
+    contribution: list[int | float]  # ``[x]``, or ``[re, im]``
     reference: list[int | float]
     mass: float
     tolerance: float
@@ -79,6 +78,7 @@ class Witness(ReceiptPart, frozen=True):
 class StackReceipt(ReceiptPart, frozen=True):
     """The receipt of the synthetic stack."""
 
+    schema: Literal[3]
     file: ArrayFile
 
 
@@ -90,18 +90,12 @@ class CopyReceipt(StackReceipt, frozen=True):
     stop: Whole
     key: str
     node: Line
-    job: str | None
-    process: Whole
     started: Amount
     finished: Amount
 
 
 class ProductReceipt(CopyReceipt, frozen=True):
-    """The receipt of a shard's product, which says all that one of a copy says, and more.
-
-    ``held`` says where its time went, ``recipe`` and ``per_matrix`` are digests from the plan;
-    ``adopted`` is the product's name under an earlier plan that computed it.
-    """
+    """The receipt of a shard's product: docs/internals/receipts.md says what the keys mean."""
 
     keep: Literal["products", "sum"]
     backend: Literal["cupy", "numpy"]
@@ -118,21 +112,15 @@ class ProductReceipt(CopyReceipt, frozen=True):
 
 
 class SumReceipt(ReceiptPart, frozen=True):
-    """The receipt of the sum and of the other statistics, ``summary.json``."""
+    """The ``summary.json`` of a sum and of other statistics, or of a total of ``merge``."""
 
+    schema: Literal[3]
     proven: bool
-    plan: str
     backend: str
     files: dict[str, ArrayFile]
+    plan: str = ""
     end_to_end: dict[str, Any] | None = None
-
-
-class TotalReceipt(ReceiptPart, frozen=True):
-    """The ``summary.json`` of a total of ``shardwise merge``: it names no time and no host."""
-
-    proven: bool
-    sources: list[dict[str, Any]]
-    files: dict[str, ArrayFile]
+    sources: list[dict[str, Any]] = []  # this and the next are of a total
     labels: list[tuple[int | str, Whole]] = []
 
 
@@ -140,10 +128,8 @@ class TotalReceipt(ReceiptPart, frozen=True):
 # before they are complete: a second thread that decodes the class at that moment crashes.
 _DECODERS: dict[type[ReceiptPart], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (ProductReceipt, CopyReceipt, StackReceipt, SumReceipt, TotalReceipt)
+    for kind in (ProductReceipt, CopyReceipt, StackReceipt, SumReceipt)
 }
-_FORM = msgspec.json.Decoder(_Form)
-
 _R = TypeVar("_R", bound=ReceiptPart)
 
 
@@ -162,26 +148,25 @@ def write(path: Path, receipt: dict[str, Any]) -> None:
 
 
 def _text(receipt: dict[str, Any]) -> bytes:
-    body = json.dumps({"schema": SCHEMA, **receipt}, indent=1, default=msgspec.to_builtins)
+    body = json.dumps({"schema": _SCHEMA, **receipt}, indent=1, default=msgspec.to_builtins)
     return small.with_digest(body.removesuffix("\n}").encode())
 
 
 def write_for(path: Path, receipt: dict[str, Any], product: Path, written: os.stat_result) -> None:
-    """Commit the receipt of a file, ``written``, that another attempt may have replaced meanwhile.
+    """Commit the receipt of a file, ``written``; TryAgain if another attempt has replaced that.
 
-    TryAgain if that attempt's file has other bytes: then it has no receipt, or gets its own.
+    If that attempt's file has other bytes, it has no receipt, or gets its own.
     """
     write(path, receipt)
     with suppress(FileNotFoundError):
         if os.path.samestat(product.stat(), written):
             return
-    if passes(check_elements, product, receipt["file"]):
-        return
-    path.unlink(missing_ok=True)
-    raise TryAgain(
-        f"{product}: another attempt of this shard has meanwhile replaced it with different bytes; "
-        "let that attempt finish, then try again"
-    )
+    if not passes(check_elements, product, receipt["file"]):
+        path.unlink(missing_ok=True)
+        raise TryAgain(
+            f"{product}: another attempt of this shard has meanwhile replaced it with different "
+            "bytes; let that attempt finish, then try again"
+        )
 
 
 def passes(check: Callable[..., object], *words: Any) -> bool:
@@ -193,11 +178,10 @@ def passes(check: Callable[..., object], *words: Any) -> bool:
     return True
 
 
-def read(path: Path, kind: type[_R]) -> _R:
-    """Read a receipt of a kind; no other function reads receipts.
+def read(path: Path, kind: type[_R], file: Mapping[str, Any] = {}, **own: Any) -> _R:
+    """Read a receipt that says of itself and its file what ``own`` and ``file`` say.
 
-    IntegrityError if it does not match its own digest or is not of this kind; its kinds `NoReceipt`
-    if there is none, `UnknownSchema` if another version has written it.
+    Raises IntegrityError, or one of its kinds above.
     """
     raw = small.read(path, _MOST_BYTES)
     if raw is None:
@@ -205,15 +189,66 @@ def read(path: Path, kind: type[_R]) -> _R:
     if not small.has_own_digest(raw):
         raise IntegrityError(f"{path} has changed since it was written: its digest does not match")
     try:
-        # First, as the keys of another schema need not be those of this kind.
-        if (schema := _FORM.decode(raw).schema) != SCHEMA:
-            raise UnknownSchema(
-                f"{path} is a receipt of schema {schema}, and only schema {SCHEMA} can be read "
-                "here; use the version of Shardwise that wrote it"
-            )
-        return cast(_R, _DECODERS[kind].decode(raw))
+        receipt = cast(_R, _DECODERS[kind].decode(raw))
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path} is damaged ({short(error)})") from error
+        found = re.match(rb'{\n "schema": (\d{1,9}),', raw)
+        if found and (schema := int(found[1])) != _SCHEMA:
+            raise UnknownSchema(
+                f"{path} is a receipt of schema {schema}, and only schema {_SCHEMA} can be read "
+                "here; use the version of Shardwise that wrote it"
+            ) from error
+        raise IntegrityError(f"{path} is damaged ({errors.short(error)})") from error
+    for record, planned in (receipt, own), (getattr(receipt, "file", None), file):
+        if (stated := {key: getattr(record, key) for key in planned}) != planned:
+            said, wanted = errors.short(stated), errors.short(planned)
+            raise IntegrityError(f"{path}: says {said}, but the plan says {wanted}")
+    return receipt
+
+
+def check_product(plan: Plan, shard: str) -> ProductReceipt:
+    """Return the receipt of a shard whose product is whole, as far as header and size show."""
+    row, nodes = plan.shards[shard], plan.nodes_of(shard)
+    shape = (len(nodes["nodes"] or row.run), *plan.problem.product_shape)
+    facts = {"shape": shape, "dtype": plan.element_type, **nodes}
+    path = plan.results.receipt(row.name)
+    receipt = read(path, ProductReceipt, facts, shard=shard, key=row.key)
+    check_file(plan.results.product(row.name), receipt.file)
+    return receipt
+
+
+def check_copy(plan: Plan, shard: str) -> CopyReceipt:
+    """Return the receipt of the copy of a shard's matrices, without a look at the copy."""
+    row = plan.shards[shard]
+    facts = {"shape": (len(row.run), *plan.problem.left), "dtype": plan.dtype}
+    path = plan.results.shard_receipt(row.input_name)
+    return read(path, CopyReceipt, facts, shard=shard, key=row.input_key)
+
+
+def read_finished(plan: Plan, *names: str) -> SumReceipt:
+    """The receipt of a plan's sum, whose files are whole as far as header and size show.
+
+    InputError if the run has not finished, or lacks one of the results ``names``.
+    """
+    if not Store(plan).is_summed(()):
+        raise unfinished(plan)
+    summary = read(plan.results.summary, SumReceipt, plan=plan.facts.digest)
+    for name, facts in summary.files.items():
+        check_file(plan.results.statistic(name), facts)
+    if lacking := [name for name in names if name not in summary.files]:
+        raise InputError(
+            f"{plan.results.root} has no {lacking[0]}, but {', '.join(summary.files)}; add it to "
+            "reduce.statistics, or set labels (a run with labels has sums instead), and start the "
+            "run again"
+        )
+    return summary
+
+
+def unfinished(plan: Plan) -> InputError:
+    """The error for a run that lacks a file that it would have if it had finished."""
+    return InputError(
+        f"{plan.results.root}: the run has not finished, or another config or input has run here "
+        "since it was opened; start the run again, or open it again"
+    )
 
 
 def describe_file(path: Path, written: StackWriter, checksum: str, **nodes: Any) -> ArrayFile:
@@ -241,7 +276,7 @@ def check_file(path: Path, facts: ArrayFile, elements: bool = False) -> int:
                 if found != facts.checksum:
                     raise IntegrityError(f"{path} has checksum {found}, not {facts.checksum}")
     except OSError as error:
-        raise unread(path, error) from error
+        raise errors.unread(path, error) from error
     return facts.bytes
 
 
@@ -249,17 +284,49 @@ check_elements = partial(check_file, elements=True)
 """As :func:`check_file`, down to the last byte."""
 
 
+def witness(total: np.ndarray, tolerance: float) -> Witness:
+    """The witness for a shard's receipt, from the total of its forms and its `product_bound`.
+
+    DeviceFailed if products and factors disagree by more than that tolerance.
+    """
+    parts = len(total) // 2
+    one, other = total[:parts], total[parts : 2 * parts]
+    mass = float(total[-1]) if len(total) % 2 else 0.0  # integers have none
+    if not gap(one, other) <= tolerance:
+        raise DeviceFailed(
+            "the products of the shard differ from what their factors give by "
+            f"{gap(one, other) / (tolerance or 1):.3g} times the tolerance; suspect the device "
+            "and try another",
+            suspect=True,
+        )
+    return Witness(one.tolist(), other.tolist(), mass, float(tolerance))
+
+
+def compare_sum(problem: Problem, products: Sequence[ProductReceipt], form: np.ndarray) -> float:
+    """How far a sum of products is from their receipts, as a fraction of the tolerance.
+
+    ``form`` is ``lᵀ S r`` of the sum S. NaN if a receipt has no witness, or if the sum or its proof
+    is not finite in double precision.
+    """
+    said = [receipt.witness for receipt in products if receipt.witness]
+    if len(said) < len(products):
+        return math.nan
+    dtype = "int64" if "int" in problem.product_dtype else "float64"
+    off = gap(form, summed([np.array(own.contribution, dtype) for own in said]))
+    bound = sum_bound(problem, sum(own.mass + own.tolerance for own in said))
+    if not (np.isfinite(form).all() and math.isfinite(bound)):
+        return math.nan
+    return off / bound if off else 0.0
+
+
 def describe_origin(
     stage: str, started: float, versions: Mapping[str, str] = {}, finished: float | None = None
 ) -> dict[str, Any]:
-    """Which code made a result, where, and from when to when (Unix seconds; by default now).
-
-    ``versions`` are of what is not a Python package, such as the driver.
-    """
+    """Which code made a result, where, and when; ``versions`` are of more than packages."""
     return {
         "stage": stage,
         "algorithm": ALGORITHM[stage],
-        "versions": {**loaded(), **versions},
+        "versions": {**host.loaded(), **versions},
         "commit": os.environ.get(host.VARIABLE) or None,
         "host": socket.gethostname(),
         "node": host.node(),

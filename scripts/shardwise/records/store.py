@@ -1,7 +1,6 @@
 """What a results folder holds of a plan, what the rest would take, and what other configs left.
 
-Names tell, as each carries a key: a product is done if it and its receipt exist under the names
-that the plan gives them. Other files in the folder belong to other configs, and do no harm.
+A product is done if it and its receipt exist under the names, with a key, that the plan gives them.
 """
 
 import math
@@ -24,18 +23,12 @@ from shardwise.records import failures
 from shardwise.units import human_bytes
 
 _MOST_SHARDS = 100_000
-_NAME = "([0-9]+-[0-9a-f]{12})"
-_KEYED = re.compile(
-    rf"(?:[0-9]{{3}}/)?{_NAME}\.(?:npy|json)|[a-z]+-(?:{_NAME}|([0-9a-f]{{12}}))\.json"
-)
-"""A file of a shard, or the failure of a copy or of a stage."""
+# A file of a shard, or the failure of a copy or of a stage.
+_KEYED = re.compile(r"(?:[0-9]{3}/)?(?:[a-z]+-)?((?:[0-9]+-)?[0-9a-f]{12})\.(?:npy|json)")
 
 
 def unmark(marker: Path) -> set[str]:
-    """Remove all markers of a file without a key in its name, before the file is replaced.
-
-    From then on the file belongs to no plan. Returns the names of files in the markers.
-    """
+    """Remove all markers next to this one; return the names in them: the files are of no plan."""
     names = set[str]()
     with suppress(FileNotFoundError):
         for name in os.listdir(marker.parent):
@@ -107,13 +100,6 @@ class Store:
         return key_of(text.encode())
 
 
-def describe(plan: Plan, shards: Sequence[str]) -> str:
-    """How many shards are still to be computed, for the log."""
-    if not shards:
-        return "every shard has its product"
-    return f"{len(shards)} of {len(plan.shards)} shards have no products yet"
-
-
 def amounts(plan: Plan, shards: Sequence[str]) -> tuple[int, int]:
     """Bytes that computing some shards reads, of A and of B, and bytes that it writes."""
     problem, rows = plan.problem, [plan.shards[shard] for shard in shards]
@@ -128,11 +114,10 @@ def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> str:
     lacking = set(Store(plan).missing_copies()) if plan.settings.materialize else set()
     copied = sum(plan.shards[shard].bytes for shard in shards if shard in lacking)
     factors, products = amounts(plan, shards)
-    results = sum(
-        math.prod(statistic_shape(name, problem))
-        * ITEM_BYTES[statistic_dtype(name, problem.product_dtype)]
-        for name in problem.results(reduce["statistics"])
-    )
+    results = 0
+    for name in problem.results(reduce["statistics"]):
+        item = ITEM_BYTES[statistic_dtype(name, problem.product_dtype)]
+        results += math.prod(statistic_shape(name, problem)) * item
     new = plan.written["input"] if stack and not stack.exists() else 0
     read = human_bytes(copied + factors + plan.written["products"])
     written = human_bytes(new + copied + products + results)
@@ -144,13 +129,11 @@ def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> str:
 
 def find_others(plan: Plan) -> Iterator[Path]:
     """Files of other configs, but for the marker of a sum; nothing is opened."""
-    results, own = plan.results, {plan.key}
-    for row in plan.shards.values():
-        own |= {row.name, row.input_name}
+    results, rows = plan.results, plan.shards.values()
+    own = {plan.key, *(row.name for row in rows), *(row.input_name for row in rows)}
     for top in (results.products, results.shards, results.failed):
         for name in sorted(list_names(top)):
-            match = _KEYED.fullmatch(name)
-            if match and own.isdisjoint(match.groups()):
+            if (match := _KEYED.fullmatch(name)) and match[1] not in own:
                 yield top / name
 
 
@@ -168,15 +151,11 @@ def replaced(plan: Plan) -> str:
 
 
 def advice(plan: Plan) -> str:
-    """What to say of other configs if their files take over a tenth of the plan's own bytes.
-
-    Empty for a plan of very many shards, whose folders take seconds to list.
-    """
-    if len(plan.shards) > _MOST_SHARDS:
+    """What to say of other configs if their files take over a tenth of the plan's own bytes."""
+    if len(plan.shards) > _MOST_SHARDS:  # whose folders take seconds to list
         return ""
-    own = sum(
-        row.product_bytes + row.bytes * plan.settings.materialize for row in plan.shards.values()
-    )
+    copied, rows = plan.settings.materialize, plan.shards.values()
+    own = sum(row.product_bytes + row.bytes * copied for row in rows)
     sizes = [found[1] for path in find_others(plan) if (found := stamp(path))]
     words = f"{len(sizes)} files of other configs or inputs take {human_bytes(sum(sizes))}"
     return f"{words}; shardwise clean lists them" if sum(sizes) > own / 10 else ""

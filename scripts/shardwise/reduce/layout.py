@@ -35,17 +35,12 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How the rows of all shards are cut.
+    """How the rows of all shards are cut: a stripe is a piece of a row, and is read as a whole."""
 
-    ``rows`` has the number of rows in each shard's file; each row has ``numbers`` numbers of
-    ``item`` bytes. ``row_bytes`` and ``piece_bytes`` are those of the checksum
-    (`files.pieces.checksum_pieces`): a stripe is a piece of a row, and only whole pieces are read.
-    """
-
-    rows: Sequence[int]
-    numbers: int
+    rows: Sequence[int]  # in each shard's file
+    numbers: int  # in each row, of ``item`` bytes
     item: int
-    row_bytes: int
+    row_bytes: int  # this and the next are of the checksum: `files.pieces.checksum_pieces`
     piece_bytes: int
 
     @cached_property

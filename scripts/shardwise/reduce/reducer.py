@@ -1,9 +1,7 @@
 """The reduce: every rank adds its part of all products, and each byte is read once.
 
-If there are at least as many stripes as ranks, each rank takes some stripes; else all ranks share
-the rows of each stripe and merge their nodes. The result does not depend on which rank adds what
-(tree.py, statistics.py). The same pass forms the checksum of each shard's file, which is compared
-with the shard's receipt before anything is published.
+The result does not depend on which rank adds what (tree.py, statistics.py). The same pass forms the
+checksum of each shard's file, which is compared with its receipt before anything is published.
 """
 
 import logging
@@ -32,7 +30,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES
-from shardwise.records import failures, judge, ledger, receipts, store
+from shardwise.records import failures, ledger, receipts, store
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import SumReceipt
 from shardwise.reduce.layout import Layout, Scan, Span
@@ -40,21 +38,15 @@ from shardwise.reduce.results import ResultFiles
 
 log = logging.getLogger(__name__)
 
-_PROGRESS_SECONDS = 10.0
 _NUMBERS = 2**20  # that are read at a time when a file is read again
 
 
 def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
     """Compute statistics over all products and commit them, then ``summary.json``.
 
-    Every rank of ``comm`` calls this.
-
-    Raises
-    ------
-    IntegrityError, InputError, TryAgain
-        On every rank, in this order: if a shard is not what its receipt says; if a result
-        overflows, or cannot be computed from what the shards keep; if a file cannot be read, or
-        another reduce works on these results.
+    Every rank of ``comm`` calls this. Raises on every rank IntegrityError if a shard is not what
+    its receipt says, InputError if a result overflows or cannot be computed, TryAgain if a file
+    cannot be read, or another reduce works on these results.
     """
     started = time.time()
 
@@ -107,26 +99,21 @@ class Reducer:
     def _path(self, shard: int) -> Path:
         return self._plan.results.product(self._shards[shard].name)
 
-    # Reading.
-
     def read_all(self) -> None:
         """Read this rank's share; write its results, or merge its nodes with other ranks'."""
         comm, layout = self._comm, self._layout
         temporary = comm.bcast(on_root(comm, self.files.create))
         agree(comm, lambda: self.files.open(temporary))
-        if layout.stripes >= comm.size:  # no stripe has to be shared
-            agree(comm, self._read_own)
+        if layout.stripes >= comm.size:  # each rank takes some; else they share rows of each
+            stripes = range(comm.rank, layout.stripes, comm.size)
+            everything = 0, layout.starts[-1]
+            self._to_read = len(stripes) * everything[1]
+            agree(comm, lambda: [self._finish(own, self._add(own, everything)) for own in stripes])
         else:
             self._read_shared(layout.share(comm.rank, comm.size))
         agree(comm, self.files.close)
-        self._derive()
-
-    def _read_own(self) -> None:
-        stripes = range(self._comm.rank, self._layout.stripes, self._comm.size)
-        everything = 0, self._layout.starts[-1]
-        self._to_read = len(stripes) * everything[1]
-        for stripe in stripes:
-            self._finish(stripe, self._add(stripe, everything))
+        if self._plan.problem.covariance:
+            self._derive()
 
     def _read_shared(self, span: Span) -> None:
         """Add this rank's rows of all stripes, and merge the nodes of all ranks on rank 0."""
@@ -159,9 +146,9 @@ class Reducer:
         return found
 
     def _count(self, rows: int) -> None:
-        """Count rows that were read; every `_PROGRESS_SECONDS` rank 0 logs its progress."""
+        """Count rows that were read, and log the progress of rank 0 now and then."""
         self._done, now = self._done + rows, time.monotonic()
-        if self._comm.rank == 0 and now - self._told > _PROGRESS_SECONDS:
+        if self._comm.rank == 0 and now - self._told > 10.0:
             self._told, part = now, self._done / self._to_read
             left = (now - self._began) * (1 - part) / part
             log.info("reduce: rank 0 has read %.0f %%; about %.0f s to go", 100 * part, left)
@@ -190,10 +177,7 @@ class Reducer:
 
     def _derive(self) -> None:
         """Under ``covariance: true``, write what follows from the sum, on rank 0."""
-        if not self._plan.problem.covariance:
-            return
-        comm = self._comm
-        below = comm.gather(self._below)
+        below = self._comm.gather(self._below)
 
         def write() -> None:
             by_place: list[tuple[int, np.ndarray]] = sorted(x for own in below for x in own.items())
@@ -208,9 +192,7 @@ class Reducer:
                     self.files.write(found.elements(total[None, low:high].conj(), low), low)
             self.files.close()
 
-        on_root(comm, write)
-
-    # Publishing.
+        on_root(self._comm, write)
 
     def publish(self, started: float) -> None:
         """Compare all checksums and the sum, then commit the results and ``summary.json``."""
@@ -240,17 +222,16 @@ class Reducer:
 
         If they differ, all files are read again, to name the shards whose receipts they contradict.
         """
-        problem = self._plan.problem
-        if {"sum", "mean"}.isdisjoint(self._names):
-            return {}
-        off = judge.compare_sum(problem, self._receipts, self._form.value())
+        problem, off = self._plan.problem, math.nan
+        if not {"sum", "mean"}.isdisjoint(self._names):
+            off = receipts.compare_sum(problem, self._receipts, self._form.value())
         if math.isnan(off):
             return {}
         if off <= 1:
             return {"end_to_end": {"shards": len(self._shards), "off": off}}
         log.error("reduce: the sum does not match the receipts; reading all files again")
         wrong = [
-            not judge.compare_sum(problem, [receipt], self._form_of(shard)) <= 1
+            not receipts.compare_sum(problem, [receipt], self._form_of(shard)) <= 1
             for shard, receipt in enumerate(self._receipts)
         ]
         self._refuse(wrong, "its file does not add up to what its receipt says")
@@ -273,18 +254,15 @@ class Reducer:
     def _commit(
         self, digests: np.ndarray, nodes: dict[str, int], proof: dict[str, Any], started: float
     ) -> None:
-        plan, results = self._plan, self._plan.results
-        marker, said = results.summed(plan.key), dict[str, Any]()
+        plan, results, own = self._plan, self._plan.results, self._plan.result_files(self._names)
         # An earlier run's files are named by its marker, and by its summary if that is still whole.
-        names = store.unmark(marker)
+        names = store.unmark(results.summed(plan.key))
         with suppress(ShardwiseError):
             said = receipts.read(results.summary, SumReceipt).files
-        names |= {results.statistic(name).name for name in said}
-        names |= {results.label_names.name} if SUMS in said else set()
-        known = {results.label_names, *map(results.statistic, RESULTS)}
-        own = plan.result_files(self._names)
+            names |= {results.statistic(name).name for name in said}
+            names |= {results.label_names.name} if SUMS in said else set()
         # First of all, as nothing names these files any more, should this reduce end now.
-        for path in known.difference(own):
+        for path in {results.label_names, *map(results.statistic, RESULTS)}.difference(own):
             if path.name in names:  # of another plan, or no longer asked for
                 path.unlink(missing_ok=True)
         files, covariant = self.files.publish(digests), plan.problem.covariance
@@ -309,4 +287,4 @@ class Reducer:
             **receipts.describe_origin("reduce", started, {"mpi": mpi_version()}),
         }
         receipts.write(results.summary, summary)
-        store.mark(marker, [path.name for path in own])
+        store.mark(results.summed(plan.key), [path.name for path in own])

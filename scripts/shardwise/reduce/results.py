@@ -20,27 +20,24 @@ from shardwise.records.receipts import ArrayFile
 
 
 class ResultFiles:
-    """One temporary file per statistic; each rank opens all of them.
+    """One temporary file per statistic, ``temporary``; each rank opens all of them.
 
-    Numbers that are added up have ``item`` bytes. ``temporary`` has the paths until `publish`.
+    Numbers that are added up have ``item`` bytes.
     """
 
     def __init__(self, results: Results, problem: Problem, item: int, names: Iterable[str]) -> None:
         self._summary = results.summary
         self._paths = {name: results.statistic(name) for name in names}
-        self._facts = {
-            name: (
-                statistic_shape(name, problem),
-                np.dtype(statistic_dtype(name, problem.product_dtype)),
-                statistic_pieces(name, problem, item),
-            )
-            for name in self._paths
-        }
+        self._facts = {}
+        for name in self._paths:
+            dtype = np.dtype(statistic_dtype(name, problem.product_dtype))
+            cut = statistic_pieces(name, problem, item)
+            self._facts[name] = statistic_shape(name, problem), dtype, cut
         self._writers: dict[str, StackWriter] = {}
         self.temporary: dict[str, Path] = {}
 
     def create(self) -> dict[str, Path]:
-        """Create the files at their full size, on one rank, which tells the others the paths."""
+        """Create the files at their full size, on one rank; return their paths for the others."""
         for name, path in self._paths.items():
             remove_leftovers(path.parent, path.name)
             temporary = temporary_for(path)
@@ -107,6 +104,5 @@ class ResultFiles:
         for row, (name, path) in zip(digests, self._paths.items(), strict=True):
             with writing(path), open(self.temporary[name], "rb") as file:
                 publish(file, self.temporary[name], path, self._summary)
-            checksum = row.tobytes().hex()
-            facts[name] = receipts.describe_file(path, self._writers[name], checksum)
+            facts[name] = receipts.describe_file(path, self._writers[name], row.tobytes().hex())
         return facts

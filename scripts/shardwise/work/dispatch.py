@@ -22,7 +22,7 @@ from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 from shardwise.records import failures, locks
 from shardwise.records.failures import Failure
-from shardwise.records.store import Store, describe
+from shardwise.records.store import Store
 from shardwise.units import MIB
 from shardwise.work import array, claims, ranks, run_time, schedulers
 from shardwise.work.pool import Pool
@@ -134,7 +134,7 @@ def compute(plan: Plan, most: int, start: Callable[[str], object], again: bool =
         failed = claims.of_this_run(plan, shards)
         attempt = 1 + max((failure.attempt for failure in failed.values()), default=0)
         while shards and len(shards) < before and not run_time.heard:
-            log.info("%s", describe(plan, shards))
+            log.info("%d of %d shards have no products yet", len(shards), len(plan.shards))
             Store(plan).withdraw()
             name = claims.begin(plan, shards, min(most, len(shards)), attempt)
             try:
@@ -164,7 +164,7 @@ def finish(plan: Plan) -> None:
     """
     if not (missing := Store(plan).missing()):
         failures.forget(plan.results, claims.worker_failure(plan))  # others did its part
-        log.info("%s", describe(plan, missing))
+        log.info("every shard has its product")
         return
     failed = _failed(plan, missing)
     words = f"of {len(plan.shards)} shards {len(missing)} were not computed"

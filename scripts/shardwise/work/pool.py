@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from shardwise.errors import TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan import Plan
-from shardwise.processes import contain, environment, threads
+from shardwise.processes import contain, threads
 from shardwise.records import failures
 from shardwise.records.failures import last_start
 from shardwise.records.store import Store
@@ -69,7 +69,7 @@ class Pool:
 
     def _start(self, seat: _Seat) -> None:
         own = max(1, threads.processors() // len(self._seats))
-        environ = environment.without_stray() | {"OMP_NUM_THREADS": str(own)}
+        environ = contain.without_stray() | {"OMP_NUM_THREADS": str(own)}
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers leave it to their parent
         seat.process = subprocess.Popen(
             [*seat.words, f"--round={self._round.name}"], env=environ, stdin=subprocess.DEVNULL,

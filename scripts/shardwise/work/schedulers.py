@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.files.small import append_line
-from shardwise.processes.environment import without_stray
+from shardwise.processes.contain import without_stray
 
 CLIENTS = {"slurm": "squeue", "uge": "qstat"}
 """The schedulers, each with a command that exists where this machine can reach it."""

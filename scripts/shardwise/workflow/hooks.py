@@ -27,7 +27,7 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.files import small
 from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
-from shardwise.processes import environment
+from shardwise.processes import contain
 from shardwise.records import failures
 from shardwise.work import schedulers
 from shardwise.workflow import earlier_runs, grid_engine_executor, recipe
@@ -105,7 +105,7 @@ def before_jobs(workflow: Any, run: Any) -> None:
         if workflow.dryrun:
             return
         host.announce()
-        environment.clear_stray()
+        contain.clear_stray()
         os.environ["PYTHONSAFEPATH"] = "1"  # Snakemake in jobs must import no file of this folder
         small.mark(run.results)
         earlier_runs.lock_results(run.results)

@@ -65,7 +65,8 @@ class Run:
         if main:
             failures.begin_run()
             self.missing = self.store.missing()
-            log.info(f"shardwise: {store.describe(self.plan, self.missing)}")
+            of_all = f"{len(self.missing)} of {len(self.plan.shards)}"
+            log.info(f"shardwise: {of_all} shards have no products yet")
             for note in filter(None, (store.replaced(self.plan), store.advice(self.plan))):
                 log.info(f"shardwise: {note}")
 

@@ -169,39 +169,33 @@ def first(tmp_path_factory) -> str:
     return finished(tmp_path_factory.mktemp("first"))
 
 
-def other(change=lambda root: None, **over):
-    """A maker of another finished folder, to which ``change`` has been applied."""
+def other(summary=None, **over):
+    """A maker of another finished folder, whose summary says something else."""
 
     def make(folder: Path) -> list[str]:
         (folder / "mine.py").write_text("def f(xp, block):\n    return block\n")
         stack = factories.stack((2, 4, 4), seed=1)
         root = finished(folder / "other", **{"stack": stack, **over})
-        change(Path(root))
+        factories.rewritten(Path(root, "summary.json"), **(summary or {}))
         return [root]
 
     return make
 
 
-def on_gpu(root: Path) -> None:
-    """Let a summary say that a GPU has computed the products."""
-    factories.rewritten(root / "summary.json", backend="cupy")
+def twice(number: float):
+    """A maker of two finished folders of the same number."""
+    return lambda folder: [finished(folder / name, np.array([[[number]]])) for name in "ab"]
 
 
-def twice(stack: np.ndarray, **over):
-    """A maker of two finished folders of the same numbers."""
-    return lambda folder: [finished(folder / name, stack, **over) for name in "ab"]
-
-
-INTEGERS = np.array([[[25 * 10**8]]])
 REFUSED = [
     # All that a product depends on, except the matrices, has to agree.
     ("digest of the function is", other(product="mine.py:f")),
     ("; dtype of the product is f", other(stack=factories.stack((3, 4, 4), "float64"))),
     (r"shape of A is \(5, 5\)", other(stack=factories.stack((2, 5, 5)))),
-    ("backend is cupy, not numpy", other(on_gpu)),
+    ("backend is cupy, not numpy", other({"backend": "cupy"})),
     ("covariance is true, not false; ddof is 0", other(**OF_ROWS, ddof=0)),
-    ("does not fit", twice(INTEGERS)),
-    ("the merged sum overflows", twice(np.array([[[1e154]]]))),
+    ("does not fit", twice(25 * 10**8)),
+    ("the merged sum overflows", twice(1e154)),
 ]
 
 

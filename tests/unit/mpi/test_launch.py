@@ -38,10 +38,6 @@ def test_the_command_line_of_a_launcher(tmp_path, launcher, more, words):
     more = {name: text.format(site=site) for name, text in more.items()}
     found = launch.build_command(5, launcher, {"PATH": str(site / "bin"), **more})
     assert found == [word.format(site=site) for word in words]
-
-
-def test_a_launcher_that_is_none_is_bad_input():
-    """One without its closing quote; tests/hostile has one that does not exist."""
     with pytest.raises(InputError, match="No closing quotation"):
         launch.build_command(2, "srun 'x")
 
@@ -51,7 +47,7 @@ WHO = {
     "Open MPI": ({"OMPI_COMM_WORLD_SIZE": "3", "PMIX_RANK": "0"}, True, 3),
     "Open MPI in a shell under srun": ({"OMPI_COMM_WORLD_SIZE": "3", "PMI_SIZE": "1"}, True, 3),
     "a step of Slurm": ({"SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "8"}, True, 3),
-    "PMIx alone, which tells no size": ({"PMIX_RANK": "0"}, True, None),
+    "PMIx alone, which tells no size": ({"PMIX_RANK": "0"}, True, 0),
     "started here": ({"SHARDWISE_RANKS": "3", "PMI_SIZE": "1"}, True, 3),
     "a laptop": ({}, False, 2),
     "a batch script of Slurm": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, False, 8),
@@ -62,21 +58,21 @@ WHO = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("who", WHO)
-def test_who_is_a_rank_and_how_many_there_are(who):
+@pytest.mark.parametrize(("environ", "is_rank", "ranks"), WHO.values(), ids=WHO)
+def test_who_is_a_rank_and_how_many_there_are(environ, is_rank, ranks):
     """A rank expects what its launcher started; other processes the tasks or slots, or two."""
-    environ, is_rank, ranks = WHO[who]
     assert (launch.is_rank(environ), launch.expected_ranks(environ)) == (is_rank, ranks)
 
 
-def test_the_environment_keeps_what_the_user_set():
+def test_the_environment_keeps_what_the_user_set(monkeypatch):
     """The user's value replaces our default; the variables of an outer rank are removed."""
     user = {"SLURM_KILL_BAD_EXIT": "0", "X": "1"}
-    made = launch.build_environment(4, user | {"PMI_SIZE": "1", "PMIX_RANK": "0"})
+    for name, text in (user | {"PMI_SIZE": "1", "PMIX_RANK": "0"}).items():
+        monkeypatch.setenv(name, text)
+    _, made = launch.call(4, None, [])
     assert user.items() <= made.items()
     assert not {"PMI_SIZE", "PMIX_RANK"} & made.keys()
-    assert launch.is_rank(made)
-    assert launch.expected_ranks(made) == 4
+    assert (launch.is_rank(made), launch.expected_ranks(made)) == (True, 4)
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "CUDA_VISIBLE_DEVICES": "0"}

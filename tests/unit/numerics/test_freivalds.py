@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardwise.numerics import end_to_end, tree
 from shardwise.numerics.tolerances import CLOSER_LOOK
 from shardwise.plan.problem import takes_b
-from shardwise.records import judge
+from shardwise.records import receipts
 
 from tests.factories import FLOATS, PRODUCTS, REFERENCES, noise, wide
 from tests.kernels import checker, multiplied, problem_of
@@ -81,10 +81,10 @@ def test_honest_products_of_any_size_pass(dtype, product, d, one, other, seed):
     with np.errstate(all="ignore"):
         contributions, total = check.forms.sum(axis=1), wide(result).sum(axis=0)
     tolerance = end_to_end.product_bound(problem, contributions, 3, check.bound)
-    receipt = SimpleNamespace(witness=judge.witness(contributions, tolerance))
+    receipt = SimpleNamespace(witness=receipts.witness(contributions, tolerance))
     form = end_to_end.SumForm((d, d), problem.sum_dtype)
     form.add(total.reshape(-1), 0)
-    assert judge.compare_sum(problem, [receipt], form.value()) <= 1
+    assert receipts.compare_sum(problem, [receipt], form.value()) <= 1
 
 
 @pytest.fixture

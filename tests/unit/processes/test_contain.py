@@ -1,6 +1,6 @@
 """Variables of a user's shell: stray ones are cleared."""
 
-from shardwise.processes import environment
+from shardwise.processes import contain
 
 
 def test_what_others_left_goes_and_what_the_user_set_stays():
@@ -12,5 +12,5 @@ def test_what_others_left_goes_and_what_the_user_set_stays():
     )  # fmt: skip
     kept = ("SLURM_CONF", "SLURM_JOB_ID", "SBATCH_ACCOUNT", "PMIX_MCA_gds", "PMI_DEBUG", "PATH")
     shell = dict.fromkeys((*stray, *kept), "x")
-    environment.clear_stray(shell)
+    contain.clear_stray(shell)
     assert set(shell) == set(kept)

@@ -1,14 +1,12 @@
-"""One judge: no reader accepts a changed receipt, and on any other all readers agree."""
+"""Receipts: no reader accepts a changed receipt, and on any other all readers agree."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 from shardwise.observe import audit, status
 from shardwise.observe.status import look
-from shardwise.plan import plan
-from shardwise.records import judge, ledger, receipts
+from shardwise.records import ledger, receipts
 from shardwise.records.receipts import CopyReceipt, ProductReceipt, SumReceipt
 
 from tests import factories
@@ -16,20 +14,12 @@ from tests import factories
 SHARD = "00000"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A whole results folder of two shards, not to be changed."""
-    folder = tmp_path_factory.mktemp("model")
-    made = factories.listed(factories.plan(folder, factories.stack((5, 4, 4)), shards=2))
+@pytest.fixture
+def made(tmp_path):
+    """A whole results folder of two shards."""
+    made = factories.listed(factories.plan(tmp_path, factories.stack((5, 4, 4)), shards=2))
     factories.reduced(made, "sum", "max")
     return made
-
-
-@pytest.fixture
-def made(model, tmp_path):
-    """A copy of the model for one test."""
-    shutil.copytree(model.results.root, tmp_path / "results")
-    return plan.load(tmp_path / "results" / "plan.tsv")
 
 
 def place(path, raw):
@@ -40,7 +30,7 @@ def place(path, raw):
 
 
 TAKERS = {
-    "the judge": lambda made: receipts.passes(judge.check_product, made, SHARD),
+    "the check": lambda made: receipts.passes(receipts.check_product, made, SHARD),
     "ledger": lambda made: receipts.passes(ledger.checked_receipts, made),
     "reduce": lambda made: receipts.passes(factories.reduced, made, "sum", "max"),
     "watch, page and metrics": lambda made: (
@@ -79,7 +69,7 @@ def test_no_changed_byte_of_a_receipt_is_taken(made, name, kind):
     for changed in changes(raw):
         place(path, changed)
         assert not receipts.passes(receipts.read, path, kind), changed
-        assert name != "receipt" or not TAKERS["the judge"](made), changed
+        assert name != "receipt" or not TAKERS["the check"](made), changed
     place(path, raw)
     assert takers(made) == list(TAKERS)
 
@@ -115,7 +105,7 @@ def test_a_changed_header_is_refused(made):
     path, raw = (own := factories.file(made, "product")), own.read_bytes()
     for at in (0, 6, 8, 20, 61, 70, 100, 4000, 4095):
         path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
-        assert not TAKERS["the judge"](made), at
+        assert not TAKERS["the check"](made), at
 
 
 def test_a_receipt_may_name_the_nodes_of_many_long_labels(tmp_path):
