@@ -1,8 +1,4 @@
-"""An array job of the scheduler, whose tasks are workers: submitted and waited for.
-
-The scheduler's client waits for the last task, unless all shards are whole or all tasks are on
-hosts that do not respond. Progress is read from the results folder.
-"""
+"""An array job of the scheduler, whose tasks are workers: submitted and waited for."""
 
 import logging
 import re
@@ -12,9 +8,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from shardwise.errors import InputError, TryAgain
@@ -37,20 +31,9 @@ _LOOKS = 20.0  # pause after a look at the results, in multiples of the time it 
 _GRACE_SECONDS = 5.0  # for the scheduler's client to end
 
 
-def submit(plan: Plan, options: Namespace, name: str) -> None:
+def submit(plan: Plan, options: Namespace, name: str, tasks: int | None = None) -> None:
     """Submit the array of a round, and wait for its end; for a full queue, one of half the size."""
-    tasks = claims.load(plan, name).workers
-    while True:
-        try:
-            return _submit(plan, options, name, tasks)
-        except QueueFull as error:
-            if tasks == 1:
-                raise
-            tasks //= 2
-            log.warning("the scheduler takes no more tasks now (%s); asking for %d", error, tasks)
-
-
-def _submit(plan: Plan, options: Namespace, name: str, tasks: int) -> None:
+    tasks = tasks or claims.load(plan, name).workers
     # No name is used twice: what cancels a refused submission must not end the next one.
     job = f"sw-{name.replace('/', '-')}-{tasks}"
     folder = plan.results.array_folder(failures.this_run())
@@ -58,14 +41,12 @@ def _submit(plan: Plan, options: Namespace, name: str, tasks: int) -> None:
     file = folder / f"{job}.sh"
     file.write_text(script(plan, options, name, folder.absolute() / job))
     schedulers.remember(plan.results, options.scheduler, job)
-    words = schedulers.array(
-        options.scheduler, job, tasks, options.array_limit, options.job or (), str(file)
-    )
+    words = _command(options, job, tasks, str(file))
     log.info("%s", shlex.join(words))
     with tempfile.TemporaryFile("w+") as said:
         client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         try:
-            _follow(plan, partial(schedulers.living, options.scheduler, [job], stuck=False), client)
+            _follow(plan, options.scheduler, job, client)
         finally:
             # It may have been cut off, or have lost tasks: they must not meet the next round.
             if client.poll() != 0:
@@ -76,15 +57,17 @@ def _submit(plan: Plan, options: Namespace, name: str, tasks: int) -> None:
         text = said.read()
     if not re.search(r"^\d", text, re.MULTILINE):  # it has printed no number
         text = " ".join(text.split()) or f"{words[0]} ended with {code}"
-        raise schedulers.refusal(text, code)
+        error = schedulers.refusal(text, code)
+        if tasks == 1 or not isinstance(error, QueueFull):
+            raise error
+        log.warning("the scheduler takes no more tasks now (%s); asking for %d", error, tasks // 2)
+        submit(plan, options, name, tasks // 2)
 
 
-def _follow(
-    plan: Plan, living: Callable[[], Sequence[str]], client: subprocess.Popen[bytes]
-) -> None:
-    """Wait for the client, until all shards are whole or no task is ``living``.
+def _follow(plan: Plan, scheduler: str, job: str, client: subprocess.Popen[bytes]) -> None:
+    """Wait for the client, which waits for the last task, until all shards are whole or none lives.
 
-    The client itself would go on waiting for tasks that never start, or do not answer.
+    The client itself would go on waiting for tasks that never start, or whose hosts are silent.
     """
     store, pause, asked = Store(plan), _LOOK_SECONDS, time.monotonic()
     heard = asked
@@ -98,7 +81,7 @@ def _follow(
         if began - asked > _ASK_SECONDS:
             asked = began
             try:
-                heard = began if living() else heard
+                heard = began if schedulers.living(scheduler, [job], stuck=False) else heard
             except (TryAgain, InputError, OSError):  # after that, hosts seem silent for a while
                 heard = began
             if began - heard >= schedulers.UNHEARD_SECONDS:
@@ -106,14 +89,22 @@ def _follow(
                 return
 
 
+def _command(options: Namespace, name: str, tasks: int, file: str) -> list[str]:
+    """The command that submits an array, prints its number, and waits for its end."""
+    asked, limit = options.job or (), options.array_limit
+    if options.scheduler == "uge":
+        own = ["-sync", "y", "-t", f"1-{tasks}", *(["-tc", str(limit)] if limit else [])]
+        return [*schedulers.submission(name, "/dev/null"), *own, *asked, file]
+    own = ["--parsable", "--wait", f"--job-name={name}", f"--comment={name}"]
+    own.append(f"--array=1-{tasks}" + (f"%{limit}" if limit else ""))
+    return ["sbatch", *asked, *own, "--output=/dev/null", "--error=/dev/null", file]
+
+
 def script(plan: Plan, options: Namespace, name: str, log_name: Path) -> str:
     """The batch script that each task of a round runs."""
     command = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={plan.results.plan}"]
-    command += [f"--round={name}"]
-    if options.memory:
-        command += [f"--mem-mb={options.memory // MIB}"]
-    if options.run_time:
-        command += [f"--run-time={options.run_time}"]
+    command += [f"--round={name}", f"--mem-mb={(options.memory or 0) // MIB}"]
+    command += [f"--run-time={options.run_time}"] if options.run_time else []
     return _TASK.format(
         log=shlex.quote(str(log_name)), setup=options.setup or "true", command=shlex.join(command)
     )

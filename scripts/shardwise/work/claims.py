@@ -1,16 +1,15 @@
 """Which worker computes which shard: a claim is a symbolic link that only one worker can create.
 
-All workers of a round cut its list of shards into the same blocks. A free worker claims a block by
-a link to its own name in ``claims/RUN/ROUND``, which is complete from the first moment, unlike the
-content of a file. Its pool gives the claims of a dead worker back, else they wait for the next
-round.
+All workers of a round cut its shards into the same blocks, and claim a block by a link to their own
+name: unlike the content of a file, it is complete from the first moment. The pool gives the claims
+of a dead worker back, else they wait for the next round.
 """
 
 import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -40,17 +39,16 @@ class Round:
 
 def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
     """Begin a round of about this many workers; they join it by the name that is returned."""
-    facts = {"shards": list(shards), "workers": workers, "attempt": attempt}
     # No name is used twice: a task that was given up must not join a later round.
-    name = f"{failures.this_run()}/{os.urandom(4).hex()}"
-    (plan.results.claims / name).mkdir(parents=True)
-    (plan.results.claims / name / _LIST).write_text(json.dumps(facts))
-    return name
+    own = Round(f"{failures.this_run()}/{os.urandom(4).hex()}", shards, workers, attempt)
+    (plan.results.claims / own.name).mkdir(parents=True)
+    (plan.results.claims / own.name / _LIST).write_text(json.dumps(vars(own)))
+    return own.name
 
 
 def load(plan: Plan, name: str) -> Round:
     """Load a round by its name."""
-    return Round(name, **json.loads((plan.results.claims / name / _LIST).read_bytes()))
+    return Round(**json.loads((plan.results.claims / name / _LIST).read_bytes()))
 
 
 def end(results: Results) -> None:
@@ -65,11 +63,10 @@ def end(results: Results) -> None:
         results.claims.rmdir()
 
 
-def of_this_run(plan: Plan, shards: Sequence[str]) -> dict[str, failures.Failure]:
-    """The failures of some shards in this run, by shard."""
-    names = {plan.shards[shard].name: shard for shard in shards}
-    found = failures.of_this_run(plan.results, names)
-    return {names[name]: failure for name, failure in found.items()}
+def of_this_run(plan: Plan, shards: Iterable[str]) -> list[failures.Failure]:
+    """The failures of some shards in this run."""
+    names = [plan.shards[shard].name for shard in shards]
+    return list(failures.of_this_run(plan.results, names).values())
 
 
 def worker_failure(plan: Plan) -> str:
@@ -77,9 +74,11 @@ def worker_failure(plan: Plan) -> str:
     return f"multiply-{plan.key}"
 
 
-def hopeless(failed: Mapping[str, failures.Failure], last: int) -> set[str]:
-    """Shards that get no other try: the user has to act first, or they had their last."""
-    return {s for s, f in failed.items() if failures.needs_user(f) or f.attempt >= last}
+def with_hope(plan: Plan, shards: Sequence[str], last: int) -> list[str]:
+    """The shards that get another try: the user need not act first, and ``last`` is to come."""
+    failed = of_this_run(plan, shards)
+    ended = {f.name for f in failed if failures.needs_user(f) or f.attempt >= last}
+    return [shard for shard in shards if plan.shards[shard].name not in ended]
 
 
 def worst(codes: Collection[int]) -> int:
@@ -98,10 +97,12 @@ class Claims:
         self._who = f"process {pid} on {host.node()}"
         self._folder = plan.results.claims / own.name
         self._blocks, self._workers, self.attempt = own.blocks(), own.workers, own.attempt
-        self._ahead = self._take()
+        self._ahead, self._claimed = self._take(), list[int]()
         # A process knows its own claims; those of another are searched for.
-        taken = self._taken() if pid != os.getpid() else []
-        self._claimed = [block for block in taken if self._is_own(block)]
+        for block in self._taken() if pid != os.getpid() else ():
+            with suppress(FileNotFoundError):  # given back meanwhile
+                if os.readlink(self._folder / str(block)) == self._who:
+                    self._claimed.append(block)
 
     def next(self) -> str | None:
         """Claim the next shard; None if none is left."""
@@ -121,30 +122,20 @@ class Claims:
         self._claimed, self._ahead = [], self._take()
 
     def _take(self) -> Iterator[str]:
-        """Shards, as long as there is a free block, which is then claimed."""
-        while (block := self._claim_block()) is not None:
+        """The shards of a free block, which is then claimed, and of another, until none is free."""
+        while free := sorted(set(range(len(self._blocks))).difference(self._taken())):
+            block = random.choice(free[: self._workers])  # so workers seldom want the same one
+            try:
+                (self._folder / str(block)).symlink_to(self._who)
+            except FileExistsError:  # another worker was first
+                continue
             self._claimed.append(block)
             yield from self._open(block)
-
-    def _claim_block(self) -> int | None:
-        """Claim any of the first free blocks, so that workers seldom want the same one."""
-        while free := sorted(set(range(len(self._blocks))).difference(self._taken())):
-            block = random.choice(free[: self._workers])
-            with suppress(FileExistsError):  # another worker was first
-                (self._folder / str(block)).symlink_to(self._who)
-                return block
-        return None
 
     def _open(self, block: int) -> list[str]:
         """The shards of a block that are neither whole nor failed in this round."""
         left = [shard for shard in self._blocks[block] if not self._is_whole(shard)]
-        ended = hopeless(of_this_run(self._plan, left), self.attempt)
-        return [shard for shard in left if shard not in ended]
-
-    def _is_own(self, block: int) -> bool:
-        with suppress(FileNotFoundError):  # given back meanwhile
-            return os.readlink(self._folder / str(block)) == self._who
-        return False
+        return with_hope(self._plan, left, self.attempt)
 
     def _taken(self) -> list[int]:
         """The blocks claimed by any worker: links with a number, next to the list."""

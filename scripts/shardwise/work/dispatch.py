@@ -1,7 +1,4 @@
-"""Who computes the missing shards, and with what, as the options of ``dispatch`` and ``work`` say.
-
-All ways start workers round by round, and end with what has failed.
-"""
+"""Who computes the missing shards, and with what, as options of ``dispatch`` and ``work`` say."""
 
 import logging
 import shlex
@@ -24,9 +21,8 @@ from shardwise.records import failures, locks
 from shardwise.records.failures import Failure
 from shardwise.records.store import Store
 from shardwise.units import MIB
-from shardwise.work import array, claims, ranks, run_time, schedulers
-from shardwise.work.pool import Pool
-from shardwise.work.run_time import RunTime
+from shardwise.work import array, claims, ranks
+from shardwise.work.pool import Pool, heard, heed
 
 log = logging.getLogger(__name__)
 
@@ -46,22 +42,19 @@ def run(options: Namespace) -> int:
             if options.scheduler is None:
                 raise InputError("an array needs --scheduler, and --job with what its tasks ask")
             start = partial(array.submit, plan, options)
-            most = schedulers.most_tasks(options.scheduler)
-            compute(plan, min(options.array_tasks or array.MOST_TASKS, most), start, again=True)
+            compute(plan, options.array_tasks or array.MOST_TASKS, start, again=True)
         elif options.dispatch == "mpi":
             _mpi(plan, options)
         else:
             usable = choose.workers(plan.settings.backend, failures.barred(plan.results))
-            _round(plan, options, range(min(usable, options.devices or usable)))
-    except Exception as error:
-        note(plan, error)
+            count = min(usable, options.devices or usable)
+            compute(plan, count, _pool(plan, options, range(count), count).run)
+    except Exception as error:  # write it down, unless the shards or a worker have done so
+        busy = locks.is_job_locked(plan.results.dispatching)  # by another process
+        if not busy and not _failed(plan, Store(plan).missing()):
+            failures.note(plan.results, claims.worker_failure(plan), *errors.verdict(error))
         raise
     return 0
-
-
-def _round(plan: Plan, options: Namespace, seats: Sequence[int | None]) -> None:
-    """Compute all missing shards by workers of this node."""
-    compute(plan, len(seats), _pool(plan, options, seats, len(seats)).run)
 
 
 def work(options: Namespace) -> int:
@@ -70,19 +63,19 @@ def work(options: Namespace) -> int:
         contain.end_with_parent(parent=options.parent)
     plan = plans.load(options.plan)
     if not options.round:
-        _round(plan, options, [options.seat])
+        compute(plan, 1, _pool(plan, options, [options.seat], 1).run)
         return 0
     if plan.function and not options.parent:  # the function might end this process
         return _pool(plan, options, [options.seat], 1).run(options.round)
     from shardwise.work import worker  # here: it imports the packages that compute
 
-    return worker.work(plan, RunTime(_end(options)), options)
+    return worker.work(plan, _end(options), options)
 
 
 def _end(options: Namespace) -> float | None:
     """When this job will be ended, in Unix time; None if no limit is known."""
-    own = time.time() + options.run_time if options.run_time else None
-    return getattr(options, "until", None) or own
+    until = getattr(options, "until", None)
+    return time.time() + options.run_time if options.run_time and not until else until
 
 
 def _pool(plan: Plan, options: Namespace, seats: Sequence[int | None], beside: int) -> Pool:
@@ -106,7 +99,7 @@ def _mpi(plan: Plan, options: Namespace) -> None:
         log.info("starting %d ranks: %s", count, shlex.join(words))
         process = subprocess.Popen(words, env=variables, stdin=subprocess.DEVNULL)
         try:
-            run_time.heed(process.send_signal)
+            heed(process.send_signal)
             process.wait()
         finally:
             contain.end([process], _GRACE_SECONDS)
@@ -115,25 +108,21 @@ def _mpi(plan: Plan, options: Namespace) -> None:
 
 
 def compute(plan: Plan, most: int, start: Callable[[str], object], again: bool = False) -> None:
-    """Compute the missing shards in a round; raise an error as `finish` does.
+    """Compute the missing shards in a round; raise the worst error if any is left.
 
     ``start`` starts at most ``most`` workers of the named round, and returns once all have ended.
-    With ``again`` another round follows for shards that are missing but have not failed, as their
-    workers were killed or out of time, as long as each round makes progress. All other tries are
-    Snakemake's, or the user's.
+    With ``again`` another round follows for shards whose workers were killed or out of time, as
+    long as each round makes progress. All other tries are Snakemake's, or the user's.
     """
-    run_time.heard.clear()
-    run_time.heed()
-    busy = (
-        f"{plan.results.root}: its shards are being computed by another process; let it finish or "
-        "end it, then run the same command again"
-    )
-    with locks.take_lock(plan.results.dispatching, busy):
+    heard.clear()
+    heed()
+    busy = "its shards are being computed by another process; let it end, then try again"
+    with locks.take_lock(plan.results.dispatching, f"{plan.results.root}: {busy}"):
         failures.forget(plan.results, claims.worker_failure(plan))  # of an earlier try
         shards, before = _to_try(plan), sys.maxsize
         failed = claims.of_this_run(plan, shards)
-        attempt = 1 + max((failure.attempt for failure in failed.values()), default=0)
-        while shards and len(shards) < before and not run_time.heard:
+        attempt = 1 + max((failure.attempt for failure in failed), default=0)
+        while shards and len(shards) < before and not heard:
             log.info("%d of %d shards have no products yet", len(shards), len(plan.shards))
             Store(plan).withdraw()
             name = claims.begin(plan, shards, min(most, len(shards)), attempt)
@@ -142,26 +131,19 @@ def compute(plan: Plan, most: int, start: Callable[[str], object], again: bool =
             finally:
                 claims.end(plan.results)
             before, shards = len(shards) if again else 0, _to_try(plan, attempt)
-        finish(plan)
+        _finish(plan)
 
 
 def _to_try(plan: Plan, last: int = sys.maxsize) -> list[str]:
-    """The missing shards that may become whole; ``last`` is the number of a shard's last try.
-
-    Those that were never begun come first: any of the others may have killed its worker.
-    """
-    missing = Store(plan).missing()
-    hopeless = claims.hopeless(claims.of_this_run(plan, missing), last)
+    """The missing shards that may become whole; ``last`` is the number of a shard's last try."""
+    # Those that were never begun come first: any of the others may have killed its worker.
     begun = list_names(plan.results.starts("any").parent)
-    left = [shard for shard in missing if shard not in hopeless]
+    left = claims.with_hope(plan, Store(plan).missing(), last)
     return sorted(left, key=lambda shard: f"{place(plan.shards[shard].name)}.starts" in begun)
 
 
-def finish(plan: Plan) -> None:
-    """Return if no shard is missing; else raise the worst error of a shard or worker in this run.
-
-    If none failed, it raises TryAgain.
-    """
+def _finish(plan: Plan) -> None:
+    """Raise the worst error of a shard or a worker in this run if shards are missing."""
     if not (missing := Store(plan).missing()):
         failures.forget(plan.results, claims.worker_failure(plan))  # others did its part
         log.info("every shard has its product")
@@ -177,15 +159,7 @@ def finish(plan: Plan) -> None:
     raise TryAgain(f"{words} (cancelled, killed or out of time){where}")
 
 
-def note(plan: Plan, error: Exception) -> None:
-    """Write down why the shards were not computed, unless they or a worker have done so."""
-    busy = locks.is_job_locked(plan.results.dispatching)  # by another process
-    if not busy and not _failed(plan, Store(plan).missing()):
-        failures.note(plan.results, claims.worker_failure(plan), *errors.verdict(error))
-
-
 def _failed(plan: Plan, missing: Sequence[str]) -> list[Failure]:
     """The failures of shards in this run; if there are none, that of a worker's beginning."""
-    found = claims.of_this_run(plan, missing)
     workers = failures.of_this_run(plan.results, [claims.worker_failure(plan)])
-    return list((found or workers).values())
+    return claims.of_this_run(plan, missing) or [*workers.values()]

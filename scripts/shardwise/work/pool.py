@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from types import FrameType
 
 from shardwise.errors import TryAgain
 from shardwise.host import SCRIPTS
@@ -20,32 +20,36 @@ from shardwise.processes import contain, threads
 from shardwise.records import failures
 from shardwise.records.failures import last_start
 from shardwise.records.store import Store
-from shardwise.work import claims, run_time
+from shardwise.work import claims
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 10.0  # for workers to end
-_DEATHS = 4  # of workers on one device: it may be the cause
+_DEATHS = 4  # of workers on one seat: its device may be the cause
 
 
-@dataclass
-class _Seat:
-    """The place of a worker: its command, and the process that fills it now."""
+heard: list[int] = []  # signals by which the scheduler has said that it will end this job
 
-    words: list[str]
-    process: subprocess.Popen[bytes] | None = None
-    deaths: int = 0
+
+def heed(tell: Callable[[int], object] = lambda _: None) -> None:
+    """Note such signals from now on, and tell somebody else of each."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        heard.append(number)
+        tell(number)
+
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, handle)
 
 
 class Pool:
-    """Some workers of a node, each with its ``words``: options besides its plan and round."""
+    """Some workers of a node; each seat has ``words``: options besides the plan and the round."""
 
     def __init__(self, plan: Plan, words: Sequence[Sequence[str]]) -> None:
-        self._plan, self._store = plan, Store(plan)
-        fixed = [sys.executable, str(SCRIPTS / "work.py"), f"--plan={plan.results.plan}"]
-        fixed += [f"--parent={os.getpid()}"]
-        self._seats = [_Seat([*fixed, *own]) for own in words]
+        self._plan, self._store, self._words = plan, Store(plan), words
+        self._deaths = [0] * len(words)
+        self._running: dict[int, subprocess.Popen[bytes]] = {}  # by seat
 
     def run(self, round_name: str) -> int:
         """Start the workers of a round and wait for their end; return the worst exit code."""
@@ -53,58 +57,52 @@ class Pool:
         codes = set()
         if self._plan.function:
             contain.adopt()
-        run_time.heed(self._pass_on)
+        heed(lambda number: [w.send_signal(number) for w in self._running.values()])
         try:
-            for seat in self._seats:
+            for seat in range(len(self._words)):
                 self._start(seat)
-            while self._processes():
-                for seat in self._seats:
-                    if seat.process is not None and seat.process.poll() is not None:
+            while self._running:
+                for seat, process in list(self._running.items()):
+                    if process.poll() is not None:
                         codes.add(self._ended(seat))
                 time.sleep(_POLL_SECONDS)
         finally:  # after an error or a signal, some still run
-            contain.end(self._processes(), _GRACE_SECONDS)
+            contain.end(self._running.values(), _GRACE_SECONDS)
             self._sweep()
         return claims.worst(codes)
 
-    def _start(self, seat: _Seat) -> None:
-        own = max(1, threads.processors() // len(self._seats))
-        environ = contain.without_stray() | {"OMP_NUM_THREADS": str(own)}
+    def _start(self, seat: int) -> None:
+        own = max(1, threads.processors() // len(self._words))
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers leave it to their parent
-        seat.process = subprocess.Popen(
-            [*seat.words, f"--round={self._round.name}"], env=environ, stdin=subprocess.DEVNULL,
+        self._running[seat] = subprocess.Popen(
+            [sys.executable, str(SCRIPTS / "work.py"), f"--plan={self._plan.results.plan}",
+             f"--parent={os.getpid()}", f"--round={self._round.name}", *self._words[seat]],
+            env=contain.without_stray() | {"OMP_NUM_THREADS": str(own)},
+            stdin=subprocess.DEVNULL,
             start_new_session=self._plan.function is not None,  # a function may kill its own group
         )  # fmt: skip
         signal.signal(signal.SIGINT, handler)
 
-    def _ended(self, seat: _Seat) -> int:
+    def _ended(self, seat: int) -> int:
         """Handle the end of a worker, and start another one if it died; return its exit code."""
-        process, seat.process = seat.process, None
+        process = self._running.pop(seat)
         self._sweep()
-        starts = self._plan.results.starts
         own = claims.Claims(self._plan, self._round, process.pid, self._store.is_whole)
         if not (left := own.open()):
             return process.returncode
-        begun = {s: last_start(starts(self._plan.shards[s].name)) for s in left}
+        begun = {s: last_start(self._plan.results.starts(self._plan.shards[s].name)) for s in left}
         if mine := [s for s in left if begun[s] and begun[s].process == process.pid]:
             name = self._plan.shards[max(mine, key=begun.__getitem__)].name
             words, attempt = f"its worker {contain.words(process.returncode)}", self._round.attempt
             log.warning("shard %s: %s", name, words)
             failures.note(self._plan.results, name, TryAgain.exit_code, words, attempt=attempt)
         own.give_back()
-        seat.deaths += 1
-        if seat.deaths < _DEATHS and not run_time.heard:
+        self._deaths[seat] += 1
+        if self._deaths[seat] < _DEATHS and not heard:
             self._start(seat)
         return TryAgain.exit_code
-
-    def _processes(self) -> list[subprocess.Popen[bytes]]:
-        return [seat.process for seat in self._seats if seat.process is not None]
-
-    def _pass_on(self, number: int) -> None:
-        for process in self._processes():
-            process.send_signal(number)
 
     def _sweep(self) -> None:
         """End the processes that a user's function has left: they may hold a device."""
         if self._plan.function:
-            contain.sweep([process.pid for process in self._processes()])
+            contain.sweep([process.pid for process in self._running.values()])

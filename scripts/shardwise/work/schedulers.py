@@ -6,7 +6,6 @@ An array is submitted, seen and cancelled by its name. Snakemake's plugins do th
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 
@@ -15,8 +14,7 @@ from shardwise.files.paths import Results
 from shardwise.files.small import append_line
 from shardwise.processes.contain import without_stray
 
-CLIENTS = {"slurm": "squeue", "uge": "qstat"}
-"""The schedulers, each with a command that exists where this machine can reach it."""
+CLIENTS = {"slurm": "squeue", "uge": "qstat"}  # commands that exist where it can be reached
 
 UNHEARD_SECONDS = float(os.environ.get("SHARDWISE_UNHEARD_SECONDS", "60"))
 """How long a host is silent before its jobs are lost; after qmaster restarts, all are for 30 s."""
@@ -27,28 +25,26 @@ _AWAY = re.compile(
     r"|gdi error|got (send|select|receive|read|write|no) ",
     re.IGNORECASE,
 )
-_FULL = re.compile(r"Submit\w*Job|MaxJobCount|maximum.* job count", re.IGNORECASE)
-_FULL_CODE = 25  # of qsub
-_TAGS = ("JB_job_number", "JB_name", "state")  # of a job in the XML of qstat
+_FULL = re.compile(
+    r"Submit\w*Job|MaxJobCount|maximum.* job count|job array spec|more than \d+ tasks",
+    re.IGNORECASE,
+)
 
 
 class QueueFull(TryAgain):
-    """The scheduler takes no more jobs or tasks now."""
+    """The scheduler takes no more jobs now, or no array of so many tasks."""
 
 
 def refusal(text: str, code: int) -> TryAgain | InputError:
     """The error for a command that failed with this text."""
     text = re.sub(r"\w+: error: ", "", text).removesuffix(" Exiting.")
-    if code == _FULL_CODE or _FULL.search(text):
+    if code == 25 or _FULL.search(text):  # qsub's code
         return QueueFull(f"{text}; wait for jobs to end, or lower jobs (profile), array_tasks")
     return (TryAgain if _AWAY.search(text) else InputError)(text)
 
 
 def call(*words: str, seconds: float = 30.0) -> str:
-    """What a command of a scheduler prints; `refusal` makes the error if it fails.
-
-    Raises TryAgain if it does not answer in time, InputError if there is no such command.
-    """
+    """What a command of a scheduler prints; `refusal` makes the error if it fails."""
     try:
         done = subprocess.run(
             words, env=without_stray(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -72,31 +68,6 @@ def remember(results: Results, scheduler: str, name: str) -> None:
     append_line(results.runs, f"{scheduler}\t{name}\t{time.strftime('%Y-%m-%dT%H:%M:%S')}")
 
 
-def most_tasks(scheduler: str) -> int:
-    """The most tasks that the scheduler takes in one array."""
-    if scheduler == "uge":
-        match = re.search(r"^max_aj_tasks\s+(\d+)", call("qconf", "-sconf"), re.MULTILINE)
-        return (int(match[1]) if match else 0) or sys.maxsize  # 0: no limit
-    settings = call("scontrol", "show", "config")
-    sizes = re.findall(r"\b(?:MaxArraySize|max_array_tasks)\s*=\s*(\d+)", settings)
-    return max(1, min(map(int, sizes), default=1001) - 1)  # indices count from 1
-
-
-def array(
-    scheduler: str, name: str, tasks: int, limit: int | None, words: Sequence[str], script: str
-) -> list[str]:
-    """The command that submits an array, prints its number, and waits for its end.
-
-    Each task asks for ``words``; at most ``limit`` tasks run at once.
-    """
-    if scheduler == "uge":
-        own = ["-sync", "y", "-t", f"1-{tasks}", *(["-tc", str(limit)] if limit else [])]
-        return [*submission(name, "/dev/null"), *own, *words, script]
-    own = ["--parsable", "--wait", f"--job-name={name}", f"--comment={name}"]
-    own.append(f"--array=1-{tasks}" + (f"%{limit}" if limit else ""))
-    return ["sbatch", *words, *own, "--output=/dev/null", "--error=/dev/null", script]
-
-
 def cancel(scheduler: str, name: str) -> None:
     """Cancel all jobs of a name from a separate process."""
     # Repeatedly, as a submission may still be on its way.
@@ -111,8 +82,7 @@ def cancel(scheduler: str, name: str) -> None:
 def living(scheduler: str, names: Sequence[str], stuck: bool = True) -> list[str]:
     """The numbers of the jobs with these names that still wait or work; may raise TryAgain.
 
-    Under Grid Engine the names are prefixes. Without ``stuck``, jobs do not count that will not end
-    by themselves.
+    Under Grid Engine the names are prefixes. Without ``stuck``, jobs that are do not count.
     """
     if scheduler == "slurm":
         line = f"--name={','.join(names)}"
@@ -149,7 +119,8 @@ def queue() -> dict[str, tuple[str, bool]]:
     for place in [*root.iter("Queue-List"), *root.iterfind("job_info")]:
         silent = "u" in (place.findtext("state") or "")
         for job in place.iterfind("job_list"):
-            number, name, state = (job.findtext(tag) or "" for tag in _TAGS)
+            tags = "JB_job_number", "JB_name", "state"
+            number, name, state = (job.findtext(tag) or "" for tag in tags)
             if not (silent and "d" in state):
                 stuck = (silent or "E" in state) and found.get(number, ("", True))[1]
                 found[number] = name, stuck

@@ -26,13 +26,16 @@ from shardwise.records import failures
 from shardwise.records.failures import count_starts
 from shardwise.records.store import Store
 from shardwise.work import claims
-from shardwise.work.run_time import RunTime, heed
+from shardwise.work.pool import heard, heed
 
 log = logging.getLogger(__name__)
 
+_SLACK = 1.25  # another shard is expected to take at most this many times the longest one so far
+_LEAVE_SECONDS = 30.0  # to start and end: schedulers kill without a second warning
 
-def work(plan: Plan, run_time: RunTime, options: Namespace) -> int:
-    """Compute shards of a round; return the worst exit code of their failures."""
+
+def work(plan: Plan, end: float | None, options: Namespace) -> int:
+    """Compute shards of a round, until Unix time ``end``; return the worst code of failures."""
     heed()
     signal.signal(signal.SIGUSR2, errors.terminate)
     if plan.function:  # the function may do anything to this process
@@ -43,22 +46,31 @@ def work(plan: Plan, run_time: RunTime, options: Namespace) -> int:
     own = claims.Claims(plan, claims.load(plan, options.round), os.getpid(), store.is_whole)
     try:
         with failures.noted(plan.results, claims.worker_failure(plan), device=choose.taken_uuid):
-            if not run_time.suffices(1):
+            if not suffices(end):
                 raise TryAgain("the run time of this job is too short to begin a shard")
             session = Session(plan, options.memory, options.device_wait, options.seat)
-        return ShardLoop(session, own, run_time).run()
+        return ShardLoop(session, own, end).run()
     except errors.Terminated as error:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)  # a second one must not cut this short
-        commit.abandon()
-        own.give_back()
         errors.explain(error)
-        logging.shutdown()
-        contain.sweep()  # it has children only if a user's function has left some
-        os._exit(128 + signal.SIGTERM)  # shards that were begun ahead must not delay it
     finally:
-        own.give_back()
         commit.abandon()
+        own.give_back()
+    logging.shutdown()
+    contain.sweep()  # it has children only if a user's function has left some
+    os._exit(128 + signal.SIGTERM)  # shards that were begun ahead must not delay it
+
+
+def suffices(end: float | None, longest: float = 0.0, shards: int = 1) -> bool:
+    """Whether a device can compute some shards before Unix time ``end``, one after another.
+
+    ``longest`` is the time of its longest shard so far; until one has ended, no second may begin.
+    """
+    if heard or end is None:
+        return not heard
+    enough = time.time() + _SLACK * longest * shards + _LEAVE_SECONDS <= end
+    return enough and (shards == 1 or longest > 0)
 
 
 _Begun = tuple[Shard, ShardJob | Exception]  # or what kept it from beginning
@@ -67,9 +79,9 @@ _Begun = tuple[Shard, ShardJob | Exception]  # or what kept it from beginning
 class ShardLoop:
     """Computes one shard, while other threads begin the next and finish the one before."""
 
-    def __init__(self, session: Session, own: claims.Claims, run_time: RunTime) -> None:
+    def __init__(self, session: Session, own: claims.Claims, end: float | None) -> None:
         self._plan, self._session, self._claims = session.plan, session, own
-        self._run_time = run_time
+        self._end, self._longest = end, 0.0  # the time of the longest shard so far
         self._ahead, self._behind = ThreadPoolExecutor(1, "ahead"), ThreadPoolExecutor(1, "behind")
         self._next: Future[_Begun | None] | None = None
         self._last: Future[None] | None = None
@@ -77,33 +89,29 @@ class ShardLoop:
         self._device_failed = False  # it can no longer be used
 
     def run(self) -> int:
-        """Take shards until none is left, the time is nearly up, or the device fails.
-
-        Returns the worst exit code of the failures here, or 0.
-        """
+        """Compute until no shard is left, time is nearly up or the device fails; the worst code."""
         began = time.monotonic()
-        while (begun := self._take()) is not None:
+        while True:
+            ahead, self._next = self._next, None
+            begun = (ahead.result() if ahead else None) or self._begin(1)
+            if self._device_failed or not begun:
+                break
             # After compiling CUDA kernels, SIGTERM no longer interrupts a wait: restore that.
             signal.siginterrupt(signal.SIGTERM, True)
             self._compute(*begun)
-            self._run_time.learn(time.monotonic() - began)  # with the wait for its copy
+            self._longest = max(
+                self._longest, time.monotonic() - began
+            )  # with the wait for its copy
             began = time.monotonic()
         self._settle()
-        if not self._run_time.suffices(1):
+        if not suffices(self._end, self._longest):
             log.info("the run time is nearly up")
         return claims.worst(self._codes)
 
-    def _take(self) -> _Begun | None:
-        """The next shard, already begun; None if there is none, or the device has failed."""
-        ahead, self._next = self._next, None
-        begun = (ahead.result() if ahead else None) or self._begin(1)
-        return None if self._device_failed else begun
-
     def _begin(self, shards: int) -> _Begun | None:
         """Claim and begin a shard, if the run time suffices for this many."""
-        if self._device_failed or not self._run_time.suffices(shards):
-            return None
-        if (claimed := self._claims.next()) is None:
+        enough = suffices(self._end, self._longest, shards)
+        if self._device_failed or not enough or (claimed := self._claims.next()) is None:
             return None
         shard = self._plan.shards[claimed]
         try:

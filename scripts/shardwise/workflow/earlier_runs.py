@@ -8,7 +8,6 @@ those that wait have names that were noted there before they were submitted.
 import re
 import shutil
 from contextlib import suppress
-from pathlib import Path
 from typing import BinaryIO
 
 from shardwise.errors import TryAgain
@@ -23,6 +22,7 @@ _COMMANDS = {"slurm": ("squeue --me", "scancel"), "uge": ("qstat", "qdel")}
 """The commands that show a user's jobs, and that cancel some."""
 
 _NOTED = re.compile(r"^(\w+)\t(\w[\w.-]*)(?=[\t\n])", re.ASCII | re.MULTILINE)
+"""A scheduler, and the name of jobs there; other lines are skipped."""
 
 _locked: list[BinaryIO] = []
 """Files whose locks this process holds to its end."""
@@ -39,7 +39,10 @@ def lock_results(results: Results) -> None:
 
 def refuse_beside_living(results: Results) -> None:
     """Raise TryAgain if jobs of an earlier run still wait or work, or a scheduler is silent."""
-    see, cancel, noted = "squeue --me, qstat, or pgrep -af scripts/", "", noted_names(results.runs)
+    see, cancel, noted = "squeue --me, qstat, or pgrep -af scripts/", "", list[tuple[str, str]]()
+    with suppress(OSError):  # no job was noted
+        text = results.runs.read_text(encoding="utf-8", errors="replace")
+        noted = _NOTED.findall(text)[-_MOST_NAMES:]
     for scheduler, client in schedulers.CLIENTS.items():
         names = sorted({name for title, name in noted if title == scheduler})
         if names and shutil.which(client) and (living := schedulers.living(scheduler, names)):
@@ -51,10 +54,3 @@ def refuse_beside_living(results: Results) -> None:
             f"jobs of an earlier run still wait or work on {results.root}. Let them finish (see: "
             f"{see}), or cancel them{cancel}; then run the same command again."
         )
-
-
-def noted_names(path: Path) -> list[tuple[str, str]]:
-    """The last noted names of jobs, each after its scheduler; other lines are skipped."""
-    with suppress(OSError):
-        return _NOTED.findall(path.read_text(encoding="utf-8", errors="replace"))[-_MOST_NAMES:]
-    return []

@@ -43,9 +43,9 @@ exit "$code"
 def begin(results: Results, executor: Any) -> None:
     """Make the executor of ``profiles/uge`` submit its jobs through this module."""
     os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
-    submissions = Submissions(results, (CACHE / "uge" / os.urandom(3).hex()).absolute())
-    atexit.register(submissions.cancel)
-    executor.submissions = submissions
+    folder = CACHE / "uge" / os.urandom(3).hex()
+    executor.submissions = Submissions(results, folder.absolute())
+    atexit.register(executor.submissions.cancel)
     executor.jobscript = JOBSCRIPT.replace("{script}", executor.jobscript)
 
 
@@ -72,8 +72,11 @@ class Submissions:
         self._unended.add(name)
         while True:
             try:
-                if unheard and (found := self._number_of(name)):
-                    return found, ""
+                if unheard:  # it may be in the queue, or have been there and run
+                    queue = schedulers.queue().items()
+                    queued = (number for number, (own, _) in queue if own == name)
+                    if found := next(queued, None) or self._mark(f"{name}.number"):
+                        return found, ""
                 own = schedulers.submission(name, str(self._folder / f"{name}.out"))
                 asked = recipe.site_words(job.resources)
                 answer = call(*own, *asked, script, str(self._folder))
@@ -92,11 +95,6 @@ class Submissions:
         """The name under which a try of a job is submitted."""
         parts = (job.rule.name, *job.wildcards_dict.values(), str(job.attempt))
         return self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
-
-    def _number_of(self, name: str) -> str | None:
-        """The number of a job that is in the queue, or that was there and ran."""
-        queued = (number for number, (own, _) in schedulers.queue().items() if own == name)
-        return next(queued, None) or self._mark(f"{name}.number")
 
     def _mark(self, name: str) -> str | None:
         """The number in a file that a job has left; None if that is missing or still empty."""

@@ -16,6 +16,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -114,7 +115,9 @@ def before_jobs(workflow: Any, run: Any) -> None:
         # It has made these jobs run; now it must be older than their outputs, else they fail.
         os.utime(run.anew[0], (0, 0))
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
-            run.write_planned()
+            from shardwise.plan import planner  # here: jobs do not need it
+
+            planner.write(replace(run.plan, results=Results(Path(run.planned).parent)))
         scheduler = recipe.SCHEDULERS.get(workflow.executor_plugin.name)
         jobs = {job.rule: job for job in needed if scheduler and not job.is_local}
         own = [job for job in needed if job.rule.name == run.rule_for_all]
@@ -160,22 +163,18 @@ def heed_silence(results: Results, executor: Any) -> None:
     # without accounting.
     seconds = plugin.get_min_job_age
     plugin.get_min_job_age = lambda: seconds() or math.inf
-    plugin.query_job_status = none_if_unheard(plugin.query_job_status)
+    plugin.query_job_status = functools.partial(none_if_unheard, plugin.query_job_status)
 
 
-def none_if_unheard(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Wrap the plugin's query of job states and its duration: no states if Slurm is silent."""
-    silent = False
-
-    async def query_job_status(*words: Any) -> tuple[dict[str, str], float]:
-        nonlocal silent
-        states, took = await ask(*words)
-        if states is None and not silent:
-            log.warning("shardwise: Slurm does not answer; asking again")
-        silent = states is None
-        return ({}, 0.0) if silent else (states, took)
-
-    return query_job_status
+async def none_if_unheard(
+    ask: Callable[..., Awaitable[Any]], *words: Any
+) -> tuple[dict[str, str], float]:
+    """What the plugin's query finds, job states and its duration; no states if Slurm is silent."""
+    states, took = await ask(*words)
+    if states is None:
+        log.warning("shardwise: Slurm does not answer; asking again")
+        return {}, 0.0
+    return states, took
 
 
 def show_less(workflow: Any) -> None:

@@ -135,8 +135,7 @@ class Listener(logging.Handler):
         for job in (j for j in jobs if j.rule.name in run.stages):  # others are of other modules
             self._failed = job
             missing = run.store.missing() if job.rule.name == run.rule_for_all else []
-            names = [run.plan.shards[shard].name for shard in missing]
-            found = list(failures.of_this_run(run.results, names).values())
+            found = claims.of_this_run(run.plan, missing)
             whole = len(found) == len(missing)
             if not found and (own := noted(run, job, said or "")):
                 found, whole = [own], True
@@ -160,9 +159,9 @@ class Listener(logging.Handler):
             now = time.monotonic()
             with suppress(OSError):  # as while a file server restarts
                 missing = run.store.missing()
-                bad = failures.of_this_run(run.results, [run.plan.shards[s].name for s in missing])
+                bad = claims.of_this_run(run.plan, missing)
                 if run.rule_for_all:  # else each failed shard has its own event
-                    self._tell_causes(bad.values())
+                    self._tell_causes(bad)
                 done = total - len(missing)
                 words = f"multiply: {done} of {total} shards done"
                 words += f", {len(bad)} failed so far" if bad else ""

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,13 @@ class Run:
         self.plan = self._checked_plan() if main else plans.load(self.results.plan)
         self.store = Store(self.plan)
         self.missing: list[str] | None = None
-        self._set_words(said)
+        self.reduce, self.dispatch, self.workers = said["reduce"], said["dispatch"], said["workers"]
+        self._array_tasks = MOST_TASKS if said["array_tasks"] == "auto" else said["array_tasks"]
+        self._array_limit = said["array_limit"] or 0
+        self.name_of = workflow.modifier.modify_rulename
+        self.stages = {self.name_of(stage): stage for stage in STAGES}
+        stage = {"jobs": None, "array": "multiply"}.get(self.dispatch, self.dispatch)
+        self.rule_for_all: str | None = stage and self.name_of(stage)
         self._set_files()
         if main:
             failures.begin_run()
@@ -86,16 +91,6 @@ class Run:
             hooks.refuse(error)
         log.info("shardwise: " + planner.describe(plan))
         return plan
-
-    def _set_words(self, said: Mapping[str, Any]) -> None:
-        """Take what the rules need of the config, and the names of the rules."""
-        self.reduce, self.dispatch, self.workers = said["reduce"], said["dispatch"], said["workers"]
-        self._array_tasks = MOST_TASKS if said["array_tasks"] == "auto" else said["array_tasks"]
-        self._array_limit = said["array_limit"] or 0
-        self.name_of = self._workflow.modifier.modify_rulename
-        self.stages = {self.name_of(stage): stage for stage in STAGES}
-        stage = {"jobs": None, "array": "multiply"}.get(self.dispatch, self.dispatch)
-        self.rule_for_all: str | None = stage and self.name_of(stage)
 
     def _set_files(self) -> None:
         """Name the outputs of all rules.
@@ -151,12 +146,6 @@ class Run:
         """The options for the tasks of an array; they grow with each try, as the resources do."""
         own = f"--array-tasks {self._array_tasks} --array-limit {self._array_limit}"
         return f"{own} {recipe.of_array(self._workflow, resources)}"
-
-    def write_planned(self) -> None:
-        """Write the plan for the job that commits it; the results folder stays as it is."""
-        from shardwise.plan import planner  # here: jobs do not need it
-
-        planner.write(replace(self.plan, results=Results(Path(self.planned).parent)))
 
     # Inputs, as functions of the wildcards. In a job all shards are to be made: it needs its input.
 

@@ -140,7 +140,7 @@ def test_the_script_of_an_array_quotes_its_names(tmp_path):
     folder.mkdir(parents=True)
     env = os.environ | {"SLURM_ARRAY_TASK_ID": "3"}
     subprocess.run(["bash", "-c", text], cwd=tmp_path, check=True, env=env)
-    words = [f"--plan={made.results.plan}", "--round=r/1"]
+    words = [f"--plan={made.results.plan}", "--round=r/1", "--mem-mb=0"]
     assert (folder / "sw-r-1.3.log").read_text().strip() == str(words)
     assert not list(tmp_path.rglob("pwned"))
 

@@ -51,7 +51,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "site"
     path = processes.commands(
         folder,
-        scontrol="#!/bin/sh\necho MaxArraySize = 11\n",
         sbatch=SBATCH.format(python=sys.executable, here=str(folder)),
         scancel=f'#!/bin/sh\ncd {folder}; kill $(cat ./"${{1#--}}"); echo "$@" >>cancelled\n',
     )
@@ -81,12 +80,12 @@ def test_an_array_has_as_many_tasks_as_shards_are_missing(tmp_path, site):
     made = planned(tmp_path)
     submitted(made, "--array-limit=5")
     assert is_right(made)
-    assert rounds_of(site) == ["1 --array=1-10%5"]
+    assert rounds_of(site) == ["1 --array=1-12%5"]
     submitted(made)
     for shard in ("00002", "00007"):
         made.results.receipt(made.shards[shard].name).unlink()
     submitted(made, "--array-tasks=4")
-    assert rounds_of(site) == ["1 --array=1-10%5", "1 --array=1-2"]
+    assert rounds_of(site) == ["1 --array=1-12%5", "1 --array=1-2"]
     assert is_right(made)
     assert not made.results.claims.exists()
     assert "slurm\tsw-" in made.results.runs.read_text()
@@ -158,9 +157,11 @@ def test_a_signal_cancels_the_array(tmp_path, site, number, code):
 @pytest.mark.parametrize(("text", "code", "kind"), [
     ("sbatch: error: Unable to contact slurm controller", 1, TryAgain),
     ("sbatch: error: QOSMaxSubmitJobPerUserLimit", 1, QueueFull),
+    ("sbatch: error: Batch job submission failed: Invalid job array specification", 1, QueueFull),
     ("sbatch: error: QOSMaxGRESPerJob", 1, InputError),
     ("error: commlib error: got select error (Connection refused)", 1, TryAgain),
     ("job rejected: too many jobs", 25, QueueFull),
+    ("job rejected: You try to submit a job with more than 10 tasks", 1, QueueFull),
     ('Unable to run job: unknown resource "gpux"', 1, InputError),
 ])  # fmt: skip
 def test_refusals_are_told_apart(text, code, kind):

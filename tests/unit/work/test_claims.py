@@ -96,21 +96,6 @@ def test_workers_that_claim_at_the_same_moment_share_the_shards(plan: Plan) -> N
     assert own.computed == Counter(list(plan.shards))
 
 
-def test_a_dead_worker_keeps_its_claims_until_they_are_given_back(plan: Plan) -> None:
-    """Or until the next round, which has claims of its own."""
-    own = Workers(plan, claims.begin(plan, list(plan.shards), 1, 1))
-    dead, other = own.new(0), own.new(1)
-    left = dead.next()
-    own.compute_all(other)
-    assert set(plan.shards) - set(own.computed) == {left}
-    following = Workers(plan, claims.begin(plan, [left], 1, 1))
-    assert following.compute(following.new(1))
-    dead = own.new(0)
-    assert dead.open() == [left]
-    dead.give_back()
-    assert own.new(1).next() == left
-
-
 @pytest.mark.parametrize(("code", "open_again"), [(75, True), (2, False)])
 def test_a_shard_that_failed_ends_in_its_round(own_plan: Plan, code: int, open_again: bool) -> None:
     """It is not handed back; another round takes it only after code 75."""

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 import uuid
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.work import claims, dispatch
+from shardwise.work.pool import heard, heed
+from shardwise.work.worker import suffices
 
 from tests import factories, fake_devices, processes
 
@@ -264,7 +267,10 @@ def test_signals_that_end_leave_nothing(tmp_path, number, code):
 
 
 def test_sigusr1_finishes_what_was_begun(tmp_path):
-    """The shard in work is finished, no other is begun, and the exit code says try again."""
+    """The shard in work is finished, no other is begun, and the exit code says try again.
+
+    Nor is any begun in a job that is too short.
+    """
     made = planned(tmp_path, WAIT)
     run = started(made, devices=1)
     processes.until((tmp_path / "at").exists)
@@ -274,12 +280,19 @@ def test_sigusr1_finishes_what_was_begun(tmp_path):
     assert 1 <= len(whole(made)) < SHARDS  # how many depends on when the worker hears the signal
     assert "the run time is nearly up" in said
     assert failed(made) == {}
-
-
-def test_run_time_is_kept(tmp_path):
-    """No shard is begun in a job that is too short."""
-    made = planned(tmp_path)
+    first = whole(made)
     said = pooled(made, "--run-time", 10, code=75)
-    assert "of 12 shards 12 were not computed; multiply-" in said
+    assert "were not computed; multiply-" in said
     assert ": the run time of this job is too short" in said
-    assert whole(made) == set()
+    assert whole(made) == first
+
+
+def test_no_shard_is_begun_that_may_not_end():
+    """More than one only once it is known how long a shard takes; none once the job is to end."""
+    end = time.time() + 130
+    asked = [(end, 0.0, 1), (end, 0.0, 2), (end, 20.0, 2), (end, 20.0, 6), (None, 0.0, 2)]
+    assert [suffices(*words) for words in asked] == [True, False, True, False, True]
+    heed()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert (suffices(end, 20.0), suffices(None)) == (False, False)
+    heard.clear()

@@ -6,7 +6,7 @@ import signal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.work.ranks import View, seats
+from shardwise.work.ranks import seats
 
 from tests import processes
 from tests.factories import nightly
@@ -15,30 +15,30 @@ from tests.unit.work.test_pool import ended, is_right, planned, started, whole
 ALL = ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize(("views", "workers", "gpus", "own"), [
+@pytest.mark.parametrize(("views", "one", "gpus", "own"), [
     # The k-th rank of a node has its k-th device; the others may be somebody else's.
-    ([View(ALL)] * 2, "device", True, [[0], [1]]),
-    ([View(["a"])] * 2, "device", True, [[0], []]),
+    ([ALL] * 2, True, True, [[0], [1]]),
+    ([["a"]] * 2, True, True, [[0], []]),
     # A scheduler that binds a device to each task leaves nothing to share.
-    ([View([uuid], granted=True) for uuid in ALL], "device", True, [[0]] * 4),
+    ([[uuid] for uuid in ALL], False, True, [[0]] * 4),
     # A single rank on a node has all its devices; two share them in turn.
-    ([View(ALL)], "node", True, [[0, 1, 2, 3]]),
-    ([View(ALL[:3])] * 2, "node", True, [[0, 2], [1]]),
+    ([ALL], False, True, [[0, 1, 2, 3]]),
+    ([ALL[:3]] * 2, False, True, [[0, 2], [1]]),
     # A node without devices counts as one worker, unless others have devices.
-    ([View(), View()], "device", False, [[0], []]),
-    ([View(), View()], "node", True, [[], []]),
-    ([View([])], "node", True, [[]]),
+    ([None, None], True, False, [[0], []]),
+    ([None, None], False, True, [[], []]),
+    ([[]], False, True, [[]]),
 ])  # fmt: skip
-def test_each_rank_has_its_seats(views, workers, gpus, own):
+def test_each_rank_has_its_seats(views, one, gpus, own):
     """One worker per seat: the device that the worker looks at first."""
-    assert [seats(views, rank, workers, gpus) for rank in range(len(views))] == own
+    assert [seats(views, rank, one, gpus) for rank in range(len(views))] == own
 
 
-@given(st.integers(1, 12), st.integers(1, 4), st.sampled_from(["device", "node"]))
-def test_every_granted_device_has_one_worker(ranks, devices, workers):
+@given(st.integers(1, 12), st.integers(1, 4))
+def test_every_granted_device_has_one_worker(ranks, devices):
     """However many ranks a node has, every device is a seat exactly once."""
-    views = [View(ALL[:devices], True)] * ranks
-    own = [seat for rank in range(ranks) for seat in seats(views, rank, workers, True)]
+    views = [ALL[:devices]] * ranks
+    own = [seat for rank in range(ranks) for seat in seats(views, rank, False, True)]
     assert sorted(own) == list(range(devices))
 
 

@@ -1,4 +1,7 @@
-"""The page on a run that has failed: making it never makes anything worse."""
+"""Hooks: the page on a run that has failed, and Slurm's jobs of unknown state."""
+
+import asyncio
+import logging
 
 import pytest
 from shardwise.files.paths import Results
@@ -19,3 +22,16 @@ def test_a_page_that_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys, s
     assert (tmp_path / "seen").exists() == (words is None)
     said = capsys.readouterr().err.splitlines()
     assert [(words in line, line.isprintable()) for line in said] == [(True, True)] * bool(words)
+
+
+def test_a_silent_slurm_says_nothing_of_any_job(caplog) -> None:
+    """Each job counts as running, which is logged; the plugin alone would drop all."""
+    answers = iter([({"1": "FAILED"}, 0.1), (None, None), (None, None), ({}, 0.2), (None, None)])
+
+    async def ask(command: str, logger: object) -> tuple:
+        return next(answers)
+
+    with caplog.at_level(logging.WARNING):
+        found = [asyncio.run(hooks.none_if_unheard(ask, "squeue", None)) for _ in range(5)]
+    assert found == [({"1": "FAILED"}, 0.1), ({}, 0.0), ({}, 0.0), ({}, 0.2), ({}, 0.0)]
+    assert caplog.messages == ["shardwise: Slurm does not answer; asking again"] * 3
