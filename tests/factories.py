@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shardwise.errors import InputError
+from shardwise.files.extents import OpenFiles
 from shardwise.files.paths import SUMS
 from shardwise.multiply import copy, job
 from shardwise.numerics import gemm
@@ -19,6 +20,7 @@ from shardwise.plan import plan as plans
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import PRODUCTS
+from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
 from shardwise.records.receipts import ProductReceipt
 from shardwise.reduce import reducer
@@ -46,6 +48,15 @@ def right_rows(product: str, rows: int, columns: int) -> int | None:
 
 
 REFERENCES = {p: lambda a, b=None, p=p: operator.matmul(*factors(p, a, b)) for p in PRODUCTS}
+
+
+def read(reader: StackReader, start: int, stop: int) -> np.ndarray:
+    """Matrices ``start`` to ``stop`` of a stack, ``(n, m, k)``."""
+    block = np.empty((stop - start, reader.matrix_bytes), np.uint8)
+    reader.read_into(
+        OpenFiles(reader.inputs.compare), block.reshape(-1), start * reader.matrix_bytes
+    )
+    return block.view(reader._dtype).reshape(-1, *reader._shape)
 
 
 def nightly(*values: Any) -> Any:

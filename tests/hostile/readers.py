@@ -242,7 +242,9 @@ class Foreign(Reader):
         stack = sources.stack_of(factories.settings(input=self.input), self.folder / "none")
         if stack.matrices * stack.shape[0] * stack.shape[1] > 10_000:
             return stack, None  # a damaged shape may be huge, filled with default values
-        return stack, StackReader(stack.sources, stack.shape, stack.dtype).read(0, stack.matrices)
+        return stack, factories.read(
+            StackReader(stack.sources, stack.shape, stack.dtype), 0, stack.matrices
+        )
 
     def right(self, found: Any, raw: bytes) -> None:
         stack, numbers = found

@@ -225,8 +225,9 @@ def clean(options: Namespace) -> None:
 
     results = Results(config.existing_folder(options.configfile, options.results))
     if not options.results and (files := config.config_files(options.configfile)):
-        own = planner.config_digest(config.load(config_file.read_files(files)))
-        if results.plan.exists() and plans.load_facts(results.plan).config_digest != own:
+        own = planner.planned(config.load(config_file.read_files(files)))
+        last = plans.load_facts(results.plan).config if results.plan.exists() else own
+        if last | {"results": None} != own | {"results": None}:
             raise InputError(
                 f"{results.root} was last used with another config, so clean would remove files of "
                 f"yours; run yours first, or name the folder: {for_bash(results.root)}"

@@ -112,9 +112,13 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process may still write."""
+    """Whether a process may still write; a zombie cannot."""
     try:
         os.kill(pid, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)  # a process of another user lives
-    return True
+        # As bytes: the program's name, in parentheses, may be cut within a character.
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except ProcessLookupError:
+        return False
+    except (OSError, IndexError):  # it is another user's, or /proc hides it
+        return True
+    return state not in b"ZX"

@@ -19,8 +19,8 @@ from shardwise.errors import ShardwiseError, writing
 from shardwise.files.commit import publish, remove_leftovers, temporary_for
 from shardwise.files.extents import OpenFiles
 from shardwise.multiply.copy import factors_of, in_parts
-from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.stack import InputFiles
 from shardwise.records import receipts
 from shardwise.records.receipts import ProductReceipt
 

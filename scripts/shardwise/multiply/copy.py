@@ -14,9 +14,8 @@ from shardwise.files.commit import commit
 from shardwise.files.extents import Extent, OpenFiles
 from shardwise.files.npy import StackWriter
 from shardwise.plan import memory
-from shardwise.plan.identity import InputFiles
-from shardwise.plan.plan import Plan, Shard, Source
-from shardwise.plan.stack import StackReader, synthetic_matrix
+from shardwise.plan.plan import Plan, Shard, Source, between
+from shardwise.plan.stack import InputFiles, StackReader, synthetic_matrix
 from shardwise.records import receipts
 
 
@@ -47,7 +46,7 @@ def factors_of(
     plan: Plan, shard: Shard, inputs: InputFiles, files: OpenFiles, copied: bool = False
 ) -> list[Factor]:
     """A of a shard, from its copy or from the input, and B: its own, or the one that serves all."""
-    problem, sources = plan.problem, plan.sources_of(shard.start, shard.stop)
+    problem, sources = plan.problem, between(plan.sources, shard.start, shard.stop)
     if copied:
         path = str(plan.results.shard(shard.input_name))
         sources = [Source(path, shard.start, len(shard.run), "")]

@@ -24,8 +24,8 @@ from shardwise.multiply.cuda import Cuda
 from shardwise.multiply.host import Host
 from shardwise.multiply.operation import Machine, ShardChecks
 from shardwise.multiply.ring import Ring, settle
-from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Shard
+from shardwise.plan.stack import InputFiles
 from shardwise.records import failures, receipts
 from shardwise.records.failures import forget_start, note_start
 

@@ -5,9 +5,8 @@ import numpy as np
 from shardwise.errors import BadMatrix, InputError
 from shardwise.files.extents import OpenFiles
 from shardwise.plan import memory
-from shardwise.plan.identity import InputFiles
 from shardwise.plan.plan import Plan, Source, between
-from shardwise.plan.stack import StackReader
+from shardwise.plan.stack import InputFiles, StackReader
 
 
 def explain(plan: Plan, error: BadMatrix, inputs: InputFiles) -> InputError:

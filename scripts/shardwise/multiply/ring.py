@@ -52,7 +52,7 @@ class Ring:
         cuda, total, problem = self._machine.xp is not np, self._machine.total(), self._problem
         spans = [own for _, own in self._plan.per_matrix.spans(shard.run)]
         precision = self._plan.settings.precision
-        least = memory.least_bytes(problem, spans, self._keep, cuda, precision)
+        least = memory.planned_bytes(problem, spans, self._keep, cuda, precision, -1)
         if least > total:
             raise InputError(
                 f"input: {problem.product} of {problem.left} {problem.dtype} needs "

@@ -116,7 +116,8 @@ class MatmulKernel:
             return
         wide = self.compute != self._problem.dtype
         with self._single_threaded_blas():
-            threads.split(count, call, memory.widened_matrices(self._problem) if wide else count)
+            few = max(1, memory.HOST_BATCH_BYTES // memory.widened_bytes(self._problem))
+            threads.split(count, call, few if wide else count)
 
     def _multiply(self, block: Any, other: Any, out: Any, low: int, high: int) -> None:
         """Products ``low`` to ``high``; of a matrix times its transpose NumPy computes half.

@@ -111,7 +111,14 @@ def _explain(error: Any) -> list[str]:
     rule, value = error.schema, error.instance
     if error.validator == "additionalProperties":
         known, prefix = list(rule["properties"]), key + "." * bool(key)
-        return [_unknown_key(prefix, str(name), known) for name in value if name not in known]
+        lines = []
+        for name in (str(each) for each in value if each not in known):
+            near = [prefix + other for other in difflib.get_close_matches(name, known, n=2)]
+            hint = (
+                f"did you mean {' or '.join(near)}?" if near else f"known keys: {', '.join(known)}"
+            )
+            lines.append(f"{prefix}{name:.80}: unknown key; {hint}")
+        return lines
     if error.validator == "not":  # of a path
         return [f"{key}: {short(masked(value))} {rule['description']}"]
     allowed = rule.get("allowed") or "one of " + json.dumps(rule["enum"])[1:-1].replace('"', "")
@@ -124,12 +131,6 @@ def _shown(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     begin, address, _ = short(value).partition("://")
     return f"{begin}://…" if address else begin
-
-
-def _unknown_key(prefix: str, key: str, known: list[str]) -> str:
-    near = [prefix + name for name in difflib.get_close_matches(key, known, n=2)]
-    hint = f"did you mean {' or '.join(near)}?" if near else "known keys: " + ", ".join(known)
-    return f"{prefix}{key:.80}: unknown key; {hint}"
 
 
 def _contradictions(full: Mapping[str, Any]) -> list[str]:

@@ -42,8 +42,7 @@ def plan(
         )
     if settings.offset == "none" or "int" in stack.dtype:  # sums of whole numbers lose no digits
         return Covariance(None, settings.ddof)
-    row = _offset(settings, stack, weights)
-    return Covariance(row.tobytes().hex(), settings.ddof)
+    return Covariance(_offset(settings, stack, weights).tobytes().hex(), settings.ddof)
 
 
 def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple[float, float]:

@@ -3,16 +3,10 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from shardwise.files.paths import id_digits
-
 # Under ``shards: auto`` shards grow before their number exceeds this, as each may cost a job.
 MAX_AUTO_SHARDS = 1000
 # In any plan: a table of this many takes some hundred MB, and no scheduler runs them all.
 MAX_SHARDS = 1_000_000
-# Rates that a slow node still reaches; run times asked for are a limit, not a forecast.
-_SLOW_BYTES_PER_S = 50e6
-_SLOW_FLOP_PER_S = 5e9
-_START_MINUTES = 10
 
 
 def cut(matrices: int, shards: int) -> list[range]:
@@ -34,16 +28,9 @@ def cut_aligned(matrices: int, matrix_bytes: int, shard_bytes: int) -> list[rang
     return [range(first, min(first + size, matrices)) for first in range(0, matrices, size)]
 
 
-def shard_ids(shards: int) -> list[str]:
-    """Zero-padded decimal ids."""
-    width = id_digits(shards)
-    return [f"{i:0{width}}" for i in range(shards)]
-
-
 def minutes(total_bytes: int, flop: int = 0) -> int:
-    """Run time to ask for, in minutes: start-up, bytes over a slow disk, work on a slow CPU."""
-    seconds = total_bytes / _SLOW_BYTES_PER_S + flop / _SLOW_FLOP_PER_S
-    return _START_MINUTES + int(seconds / 60)
+    """Run time to ask for, in minutes: a limit that a slow disk and a slow CPU keep too."""
+    return 10 + int((total_bytes / 50e6 + flop / 5e9) / 60)
 
 
 Node = tuple[int, int]

@@ -42,6 +42,7 @@ DEVICE_BYTES = 768 * MIB  # device: the same, and the libraries' own workspace
 FUNCTION_COPIES = 8  # a guess at a user's function: multiples of its input and its result
 REDUCE_BATCH_BYTES = 4 * MIB  # what a rank of the reduce reads at once
 REDUCE_RANK_BYTES = 256 * MIB  # of such a rank: Python, batches, and the states of one stripe
+PLAN_ROW_BYTES = 1024  # of a shard in a process that reads the whole plan (measured: 0.7 KB)
 _ALIGNED_BYTES = 16  # tensor cores load rows that begin at multiples of this
 _WORTH_PADDING = 64 * 1024  # from this size on a matrix of other rows is copied to longer ones
 _PROOF_ITEMS = 10  # float64 numbers per row in a proof: vectors and moduli, of both factors
@@ -175,49 +176,38 @@ def work_bytes(problem: Problem, matrices: int, spans: Spans, keep: str) -> int:
         if padded(problem):
             shapes = padded_shapes(problem).values()
             work += call_matrices(problem) * problem.item * sum(map(math.prod, shapes))
-    shared = problem.right_bytes if problem.shared_right else 0
-    return work + shared + (sum_bytes(problem, matrices, spans) if keep == "sum" else 0)
+    if keep == "sum":
+        # A batch is folded in steps of 32 (tree.py); to check integers takes four nodes.
+        beside = matrices // 31 + (4 if problem.product_dtype == "int64" else 0)
+        work += (tree_nodes(spans) + beside) * node_bytes(problem)
+        # The products of a batch are copied, to bring those of a label together.
+        work += matrices * problem.product_bytes if problem.labels else 0
+    return work + (problem.right_bytes if problem.shared_right else 0)
 
 
-def _widened_bytes(problem: Problem) -> int:
+def widened_bytes(problem: Problem) -> int:
     """Bytes of one matrix's factors and its product, in the dtype that NumPy multiplies."""
     (m, k), (_, p) = problem.factor_shapes
     return ITEM_BYTES[problem.compute_dtype] * (m * k + k * p + m * p)
 
 
-def widened_matrices(problem: Problem) -> int:
-    """How many matrices NumPy may widen at once, each in a thread of its own."""
-    return max(1, HOST_BATCH_BYTES // _widened_bytes(problem))
-
-
-def _base_bytes(problem: Problem, cuda: bool, precision: str) -> int:
-    """Bytes that do not grow with a batch: libraries, and copies that are multiplied."""
+def planned_bytes(
+    problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str = "ieee", step: int = 0
+) -> int:
+    """Bytes that the computation of a shard takes at most, at a step of its :func:`ladder`."""
+    slots, matrices = ladder(problem, sum(map(len, spans)), cuda)[step]
+    held = ring_bytes(problem, slots, matrices, keep)
+    if step == 0 or not problem.result:  # what a user's function takes is a mere guess
+        held += work_bytes(problem, matrices, spans, keep)
     if cuda:
         halves = sum(map(math.prod, split_shapes(problem, precision).values()))
-        return DEVICE_BYTES + 2 * problem.item * halves
+        return DEVICE_BYTES + held + 2 * problem.item * halves
+    held += PYTHON_BYTES
     if problem.result or "int" in problem.dtype:  # integers are counted with their proof
-        return PYTHON_BYTES
+        return held
     conjugated = any(factor.conjugated for factor in problem.operands)
     copied = conjugated or problem.compute_dtype != problem.dtype
-    return PYTHON_BYTES + max(HOST_BATCH_BYTES, _widened_bytes(problem)) * copied
-
-
-def least_bytes(
-    problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str = "ieee"
-) -> int:
-    """The least bytes with which a shard can be computed; without a guess at a user's function."""
-    matrices = call_matrices(problem) if cuda else 1
-    work = 0 if problem.result else work_bytes(problem, matrices, spans, keep)
-    return _base_bytes(problem, cuda, precision) + ring_bytes(problem, 1, matrices, keep) + work
-
-
-def planned_bytes(
-    problem: Problem, spans: Spans, keep: str, cuda: bool, precision: str = "ieee"
-) -> int:
-    """Bytes that the computation of a shard takes at most, on a device or on the host."""
-    slots, matrices = ladder(problem, sum(map(len, spans)), cuda)[0]
-    held = ring_bytes(problem, slots, matrices, keep) + work_bytes(problem, matrices, spans, keep)
-    return _base_bytes(problem, cuda, precision) + held
+    return held + max(HOST_BATCH_BYTES, widened_bytes(problem)) * copied
 
 
 def node_bytes(problem: Problem) -> int:
@@ -228,15 +218,6 @@ def node_bytes(problem: Problem) -> int:
 def tree_nodes(spans: Iterable[range]) -> int:
     """Nodes of a shard's trees, and those of the previous shard, which are being written."""
     return sum(most_held(own.start, own.stop) + count_nodes(own.start, own.stop) for own in spans)
-
-
-def sum_bytes(problem: Problem, matrices: int, spans: Spans) -> int:
-    """Bytes of the sum of a shard: of its :func:`tree_nodes`, and of nodes beside them."""
-    # A batch is folded in steps of 32 (tree.py); four nodes serve to check integers for overflow.
-    beside = matrices // 31 + (4 if problem.product_dtype == "int64" else 0)
-    # The products of a batch are copied, to bring those of a label together.
-    together = matrices * problem.product_bytes if problem.labels else 0
-    return (tree_nodes(spans) + beside) * node_bytes(problem) + together
 
 
 def result_bytes(problem: Problem, spans: Spans, keep: str) -> int:
@@ -263,11 +244,6 @@ def task_memory(problem: Problem, spans: Spans, keep: str, cuda: bool) -> int:
     return work + shared + converted
 
 
-def synthetic_memory(problem: Problem) -> int:
-    """Host bytes to make the synthetic stack: a matrix as drawn, as complex pairs and as stored."""
-    return PYTHON_BYTES + 4 * max(16, problem.item) * problem.left[0] * problem.left[1]
-
-
 def converted_block(chunk: tuple[int, ...], shape: Shape, item: int) -> tuple[int, int]:
     """How many matrices, and rows of each, are converted at once: all rows, or some of one matrix.
 
@@ -292,11 +268,6 @@ def decoded_bytes(chunk: tuple[int, ...], shape: Shape, item: int) -> int:
     return 2 * block + 2 * max(block, DECODERS * math.prod(chunk) * item)
 
 
-def plan_memory(shards: int) -> int:
-    """Host bytes of the plan in a process that reads all of it (measured: 0.7 KB per shard)."""
-    return 1024 * shards
-
-
 def reduce_memory(problem: Problem, ranks: int, shards: int, counts: Sequence[int]) -> int:
     """Host bytes of all ranks of the reduce, and of Snakemake; with the matrices of each label.
 
@@ -306,4 +277,4 @@ def reduce_memory(problem: Problem, ranks: int, shards: int, counts: Sequence[in
     nodes = sum(2 * count.bit_length() + 1 for count in counts)
     trees = nodes * stripe * ITEM_BYTES[problem.sum_dtype]
     receipts = 12 * 1024 * shards  # of all ranks together: measured at 10 KB
-    return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + trees + plan_memory(shards)) + receipts
+    return PYTHON_BYTES + ranks * (REDUCE_RANK_BYTES + trees + PLAN_ROW_BYTES * shards) + receipts

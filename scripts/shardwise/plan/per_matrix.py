@@ -14,7 +14,6 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError, ShardwiseError
 from shardwise.files import small
 from shardwise.files.checksum import piece_digest
-from shardwise.files.commit import commit
 from shardwise.files.lookup import reading
 from shardwise.files.paths import Results
 from shardwise.plan.config import Settings
@@ -53,18 +52,17 @@ class PerMatrix:
         """How many matrices have each label."""
         return [] if self.labels is None else self._before(len(self.labels)).tolist()
 
+    def _count(self, low: int, high: int) -> np.ndarray:
+        return np.bincount(self.labels[low:high], minlength=len(self.names))
+
     @cached_property
     def _before_blocks(self) -> np.ndarray:
         blocks = [self._count(low, low + _BLOCK) for low in range(0, len(self.labels), _BLOCK)]
         return np.cumsum([np.zeros(len(self.names), int), *blocks], axis=0)
 
-    def _count(self, low: int, high: int) -> np.ndarray:
-        return np.bincount(self.labels[low:high], minlength=len(self.names))
-
     def _before(self, place: int) -> Any:
         """How many matrices before a place have each label."""
-        block = place // _BLOCK
-        return self._before_blocks[block] + self._count(block * _BLOCK, place)
+        return self._before_blocks[place // _BLOCK] + self._count(place // _BLOCK * _BLOCK, place)
 
     def spans(self, run: range) -> list[tuple[int, range]]:
         """Each label in a run, and the places of its matrices among all matrices of the label."""
@@ -117,8 +115,8 @@ class PerMatrix:
     @property
     def whole_digests(self) -> dict[str, str]:
         """Digests of all weights and of all labels, by the key of the config."""
-        arrays = {"weights": self.weights, "labels": self.labels}
-        return {key: _digest(array) for key, array in arrays.items() if array is not None}
+        arrays = ("weights", self.weights), ("labels", self.labels)
+        return {key: _digest(array) for key, array in arrays if array is not None}
 
 
 NOTHING = PerMatrix()
@@ -141,24 +139,21 @@ def load(results: Results, digests: Mapping[str, str], names: Iterable[Label] = 
 
 def read(settings: Settings, matrices: int, column: list[str] | None = None) -> PerMatrix:
     """The weights and labels in the files of a config, or ``column`` of a sheet; checked."""
-    weights = None if settings.weights is None else _weights(settings.weights, matrices)
+    weights, name = None, settings.weights
+    if name is not None:
+        found = open_array("weights", name, matrices)
+        if found.dtype.kind not in "biuf" or found.itemsize > 8:
+            raise InputError(f"weights: {name} holds {found.dtype}; save real numbers, as float64")
+        weights = found.astype(np.float64)
+        if not (fits := np.abs(weights) <= _LARGEST_WEIGHT).all():
+            place = int(fits.argmin())
+            raise InputError(
+                f"weights: {name} holds {found[place]} for matrix {place}; weights are numbers up "
+                f"to {_LARGEST_WEIGHT}, and 0 skips a matrix"
+            )
     if settings.labels is None:
         return PerMatrix(weights)
     return PerMatrix(weights, *_labels(settings.labels, matrices, column))
-
-
-def _weights(name: str, matrices: int) -> np.ndarray:
-    found = open_array("weights", name, matrices)
-    if found.dtype.kind not in "biuf" or found.itemsize > 8:
-        raise InputError(f"weights: {name} holds {found.dtype}; save real numbers, as float64")
-    weights = found.astype(np.float64)
-    if not (fits := np.abs(weights) <= _LARGEST_WEIGHT).all():
-        place = int(fits.argmin())
-        raise InputError(
-            f"weights: {name} holds {found[place]} for matrix {place}; weights are numbers up to "
-            f"{_LARGEST_WEIGHT}, and 0 skips a matrix"
-        )
-    return weights
 
 
 def _labels(
@@ -203,15 +198,5 @@ def open_array(key: str, name: str, matrices: int | None = None) -> np.ndarray:
     return found
 
 
-def write(kept: PerMatrix, results: Results) -> None:
-    """Commit the weights and labels that a plan keeps."""
-    for path, array in ((results.weights, kept.weights), (results.labels, kept.labels)):
-        if array is not None:
-            with commit(path) as file:
-                np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-
-
 def _digest(array: np.ndarray) -> str:
-    """A digest of an array."""
-    kind = f"{array.dtype.str}{array.shape}"
-    return f"{kind}{piece_digest(np.ascontiguousarray(array), 0):032x}"
+    return f"{array.dtype.str}{array.shape}{piece_digest(np.ascontiguousarray(array), 0):032x}"

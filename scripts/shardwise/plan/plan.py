@@ -72,7 +72,7 @@ class Source:
     path: str  # also names the array in a file that may hold several: ``run.h5:/frames``
     first: int
     count: int
-    identity: str  # see `identity.identity_of`; of the synthetic stack its recipe; of a copy ""
+    identity: str  # see `stack.identity_of`; of the synthetic stack its recipe; of a copy ""
 
     @property
     def file(self) -> str:
@@ -259,10 +259,6 @@ class Plan:
         arrays = map(self.results.statistic, self.problem.results(statistics))
         return [*arrays, *([self.results.label_names] if self.problem.labels else [])]
 
-    def sources_of(self, start: int, stop: int) -> list[Source]:
-        """The input files that hold matrices ``start`` to ``stop``."""
-        return between(self.sources, start, stop)
-
     def shard(self, shard: str) -> Shard:
         """The row of a shard; InputError if the plan has no such shard."""
         if shard not in self.shards:
@@ -287,12 +283,6 @@ def digest(value: Any) -> str:
 def key_of(raw: bytes) -> str:
     """Twelve hexadecimal digits for a file name: a digest of all that the content depends on."""
     return checksum(raw, _KEY_DIGITS // 2)
-
-
-def dumps(facts: dict[str, Any]) -> bytes:
-    """The facts without the checksums, as bytes that a checksum can vouch for."""
-    proven = {key: value for key, value in facts.items() if key != "checksums"}
-    return json.dumps(proven, sort_keys=True).encode()
 
 
 def label_text(labels: Sequence[int | str], matrices: Sequence[int]) -> bytes:
@@ -321,9 +311,10 @@ def load_facts(path: Path) -> Facts:
     try:
         os.stat(path)
         content = json.loads(results.plan_facts.read_bytes())
-        tables.check(dumps(content), content["checksums"], results.plan_facts)
+        checksums = content.pop("checksums")
+        tables.check(json.dumps(content, sort_keys=True).encode(), checksums, results.plan_facts)
         with _CONVERTING:
-            return msgspec.convert(content, Facts)
+            return replace(msgspec.convert(content, Facts), checksums=checksums)
     except PermissionError as error:
         raise unread(error.filename, error) from error
     except OSError as error:

@@ -18,22 +18,20 @@ from shardwise.files.commit import commit
 from shardwise.files.formats.names import file_of
 from shardwise.files.lookup import mode_of, refuse_undecodable
 from shardwise.files.npy import Header
-from shardwise.files.paths import Results, for_bash
+from shardwise.files.paths import Results, for_bash, id_digits
 from shardwise.files.remote import is_url
 from shardwise.files.small import mark, refuse_links
 from shardwise.plan import covariance, cut, memory, per_matrix, user_function
 from shardwise.plan import plan as plans
 from shardwise.plan.config import NO_PLAN, Settings
-from shardwise.plan.cut import count_nodes, most_held
 from shardwise.plan.per_matrix import PerMatrix
 from shardwise.plan.plan import Facts, Plan, Shard, ShardSettings, Source
-from shardwise.plan.problem import Problem, check_product, check_statistics, function_parts
+from shardwise.plan.problem import Problem, check, function_parts
 from shardwise.plan.sources import labels_of_sheet, right_of, stack_of
 from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import count, human_bytes
 
 _LOG = logging.getLogger(__name__)
-_Sizes = tuple[int, int, int, int]
 
 
 def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
@@ -61,10 +59,9 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         left.matrices, left.shape, settings.product, left.dtype, right.shape if right else None,
         shared, covariance=settings.covariance, labels=len(said.names),
     )  # fmt: skip
-    check_product(problem)
     problem, function = _tried(settings, left, said, problem, log)
     centre = covariance.plan(settings, left, problem, said.weights)
-    check_statistics(problem, settings.reduce["statistics"], settings.keep, said.total_weight)
+    check(problem, settings.reduce["statistics"], settings.keep, said.total_weight)
     runs = _runs(settings, problem)
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
     chosen["materialize"] = _is_copied(settings, left, len(runs), log)
@@ -76,9 +73,8 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
     digest = plans.digest([asdict(facts), *map(small.checksum, tables.to_tsv(rows, Shard))])
-    facts = replace(facts, digest=digest, config=_planned(settings))
-    by_id = {row.shard: row for row in rows}
-    return Plan(results, by_id, facts, made_of=left.sources, made_with=said)
+    facts = replace(facts, digest=digest, config=planned(settings))
+    return Plan(results, {row.shard: row for row in rows}, facts, left.sources, said)
 
 
 def _tried(
@@ -105,28 +101,30 @@ def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger
         )
     if settings.materialize != "auto":
         return bool(settings.materialize)
-    many = f"the input is {len(left.sources)} files, for {shards} shards"
-    reason = many if len(left.sources) > shards else left.why_copied
+    reason = left.why_copied
+    if len(left.sources) > shards:
+        reason = f"the input is {len(left.sources)} files, for {shards} shards"
     does = f"copies each shard first: {reason}" if reason else "reads the input in place"
     log.info(f"shardwise: materialize: auto {does}")
     return bool(reason)
 
 
-def config_digest(settings: Settings) -> str:
-    """A digest of the settings that a plan depends on, except the results folder: it may move."""
-    return plans.digest(_planned(settings) | {"results": None})
-
-
-def _planned(settings: Settings) -> dict[str, Any]:
+def planned(settings: Settings) -> dict[str, Any]:
+    """The settings that a plan depends on."""
     return {key: value for key, value in vars(settings).items() if key not in NO_PLAN}
 
 
 def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
-    results, facts = plan.results, asdict(plan.facts)
+    results, facts, kept = plan.results, asdict(plan.facts), plan.per_matrix
     mark(results)
-    per_matrix.write(plan.per_matrix, results)
-    checksums = {results.plan_facts.name: small.checksum(plans.dumps(facts))}
+    for path, array in ((results.weights, kept.weights), (results.labels, kept.labels)):
+        if array is not None:
+            with commit(path) as file:
+                np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+    del facts["checksums"]
+    proven = json.dumps(facts, sort_keys=True).encode()
+    checksums = {results.plan_facts.name: small.checksum(proven)}
     sources = tables.to_tsv(plan.sources, Source)
     rows = tables.to_tsv(plan.shards.values(), Shard)
     for path, table in ((results.sources, sources), (results.plan, rows)):
@@ -164,12 +162,11 @@ def check_folder(plan: Plan) -> int:
                 f"say so: touch {for_bash(results.marker)}"
             )
         existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
+        if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+            raise OSError(0, f"{existing} is not a folder that you may write in")
     except OSError as error:  # such as a folder that we may not read
-        raise InputError(f"results: {short(str(root))} cannot be used: {error.strerror}") from error
-    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
-        raise InputError(
-            f"results: {existing} is not a folder that you may write in; choose another folder"
-        )
+        words = f"results: {short(str(root))} cannot be used: {error.strerror}"
+        raise InputError(f"{words}; choose another folder") from error
     free, needed = shutil.disk_usage(existing).free, sum(plan.written.values())
     if needed > free:  # only then is it worth looking at what is there already
         rows = plan.shards.values()
@@ -227,20 +224,24 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
 
 def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list[Shard]:
     """The rows of the plan; as it may have a million, the text that they share is made once."""
-    problem, settings, known = facts.problem, facts.settings, dict[tuple[int, ...], _Sizes]()
+    problem, settings, known = (
+        facts.problem,
+        facts.settings,
+        dict[tuple[int, ...], tuple[int, int, int, int]](),
+    )
     keep, cuda = settings.keep, settings.backend != "numpy"
     right = [[source.path, source.identity] for source in facts.right_sources]
     common = plans.digest([facts.recipe, right])
     head = json.dumps([ALGORITHM["shard"], left.dtype])
     one = _files_text(left.sources) if len(left.sources) == 1 else None
-    rows = []
-    for shard, run in zip(cut.shard_ids(len(runs)), runs, strict=True):
+    rows, digits = [], id_digits(len(runs))
+    for number, run in enumerate(runs):
         files = one or _files_text(plans.between(left.sources, run.start, run.stop))
         input_key = plans.key_of(f"{head} {run} {files}".encode())
         key = plans.key_of(f"{common} {input_key} {said.digest(run, keep)}".encode())
         spans = [places for _, places in said.spans(run)] if keep == "sum" else [range(len(run))]
-        held = (f(places.start, places.stop) for places in spans for f in (count_nodes, most_held))
-        kind = (len(run), *held)
+        counts = cut.count_nodes, cut.most_held
+        kind = (len(run), *(f(places.start, places.stop) for places in spans for f in counts))
         if kind not in known:  # true for few runs: most are like an earlier one
             known[kind] = (
                 len(run) * problem.matrix_bytes,
@@ -248,7 +249,7 @@ def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list
                 memory.task_memory(problem, spans, keep, cuda) + facts.decoded,
                 memory.planned_bytes(problem, spans, keep, True, settings.precision) * cuda,
             )
-        rows.append(Shard(shard, run.start, run.stop, *known[kind], input_key, key))
+        rows.append(Shard(f"{number:0{digits}}", run.start, run.stop, *known[kind], input_key, key))
     return rows
 
 

@@ -190,23 +190,16 @@ class Problem:
         return 2 * m * k * p
 
 
-def check_product(problem: Problem) -> None:
-    """Refuse factors whose inner dimensions do not match."""
-    if function_parts(problem.product):
-        return
-    (_, k), (rows, _) = problem.factor_shapes
-    if k != rows:
-        cure = f"B must have {k} rows" if problem.right else "use A.T @ A or A @ A.T"
-        raise InputError(
-            f"product {problem.product}: inner dimensions do not match: {problem.left} and "
-            f"{problem.right or problem.left}; {cure}"
-        )
-
-
-def check_statistics(
-    problem: Problem, names: list[str], keep: str, total_weight: float | None
-) -> None:
-    """Refuse statistics that the products, and the sum of their weights, cannot give."""
+def check(problem: Problem, names: list[str], keep: str, total_weight: float | None) -> None:
+    """Refuse factors that do not fit, and statistics that products and weights cannot give."""
+    if not problem.result:
+        (_, k), (rows, _) = problem.factor_shapes
+        if k != rows:
+            cure = f"B must have {k} rows" if problem.right else "use A.T @ A or A @ A.T"
+            raise InputError(
+                f"product {problem.product}: inner dimensions do not match: {problem.left} and "
+                f"{problem.right or problem.left}; {cure}"
+            )
     if total_weight is not None and problem.sum_dtype == "int64":
         raise InputError(
             f"weights: the products are {problem.product_dtype}, whose sums are exact whole "

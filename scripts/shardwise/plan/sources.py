@@ -13,6 +13,8 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, short, some
 from shardwise.files import lookup, remote
@@ -23,23 +25,18 @@ from shardwise.files.formats.names import ZARR, file_of, split
 from shardwise.files.npy import Header, read_header
 from shardwise.plan import memory
 from shardwise.plan.config import Settings
-from shardwise.plan.identity import identity_of, state_of
 from shardwise.plan.plan import Source
-from shardwise.plan.stack import Stack
+from shardwise.plan.stack import Stack, identity_of
 from shardwise.units import human_bytes
 
 _ASKED_AT_ONCE = 16  # files or objects of a store, as each answer may take a while
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
 _Array = tuple[str, Header, Status, str]
 """The name of an array, its header, and the status and identity of its file."""
-_Cache = dict[str, list[Any]]  # identities and headers by the names of arrays
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
-    """Find and check the input that the config names, from headers alone.
-
-    ``synthetic`` is where the synthetic stack lies or will lie; the file ``cache`` keeps headers.
-    """
+    """The input that the config names, checked; headers of its files are kept in ``cache``."""
     if settings.input is None:
         recipe, dim = settings.synthetic, settings.synthetic["dim"]
         identity = json.dumps([recipe, ALGORITHM["synthesize"]], sort_keys=True)
@@ -185,19 +182,22 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
     except InputError as error:  # about one array: it may not name the sheet or glob
         words = str(error)
         raise InputError(words if words.startswith(origin) else f"{origin}: {words}") from error
-    _refuse_twice(arrays, origin)
-    dimensions, cure = (2, 3), "write it as one matrix (m, k), or a stack of them (N, m, k)"
+    dimensions, cure = (
+        (2, 3),
+        "write it as one matrix (m, k), or a stack of them (N, m, k), of no side 0",
+    )
     if origin == "input":
         dimensions = (3, 3)
-        cure = "a stack has three dimensions (N, m, k): reshape it, or name a folder of 2-D files"
+        cure = "a stack has dimensions (N, m, k), none 0: reshape it, or name a folder of 2-D files"
     top, head, *_ = arrays[0]
-    sources, matrices = list[Source](), 0
-    for path, header, _, identity in arrays:
-        wrong = ""
-        if len(header.shape) not in dimensions:
+    sources, matrices, seen = list[Source](), 0, dict[Any, str]()
+    for path, header, status, identity in arrays:
+        own = status if isinstance(status, remote.Status) else (status.st_dev, status.st_ino)
+        twin, wrong = seen.setdefault((own, header.place), path), ""
+        if len(seen) == len(sources):
+            wrong = f"is the same file as {twin}; leave one out, or copy it to count it twice"
+        elif len(header.shape) not in dimensions or 0 in header.shape:
             wrong = f"has shape {header.shape}; {cure}"
-        elif 0 in header.shape:
-            wrong = f"has shape {header.shape}, so there is nothing to multiply; leave it out"
         elif header.shape[-2:] != head.shape[-2:] or header.native != head.native:
             wrong = (
                 f"is {header.shape} of {header.native.name}, but {top} is {head.shape} of "
@@ -221,19 +221,6 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
         max((memory.decoded_bytes(h.chunk, shape, h.dtype.itemsize) for h in chunked), default=0),
         must_copy, why_copied, _unwritten([each for each in named if each[1].missing]),
     )  # fmt: skip
-
-
-def _refuse_twice(arrays: Sequence[_Array], origin: str) -> None:
-    """Refuse an array that is there twice, perhaps by a link."""
-    seen: dict[Any, str] = {}
-    for path, header, status, _ in arrays:
-        key = state_of(status), header.place
-        if key in seen:
-            raise InputError(
-                f"{origin}: {seen[key]} and {path} are the same file; leave one out, or copy it to "
-                "count it twice"
-            )
-        seen[key] = path
 
 
 def _why_copied(array: tuple[str, Header]) -> tuple[bool, str]:
@@ -260,30 +247,27 @@ def _unwritten(lacking: Sequence[tuple[str, Header]]) -> str:
 
 def _look(paths: Sequence[str], cache: Path | None) -> list[_Array]:
     """All arrays, with headers and identities; headers of unchanged files come from the cache."""
-    cached, fresh = _Cache(), _Cache()
+    cached: dict[str, tuple[str, Header]] = {}
     if cache is not None:
         with suppress(OSError, ValueError):  # there is none, or it is damaged
-            cached = json.loads(cache.read_bytes())
+            cached = msgspec.json.decode(cache.read_bytes(), type=dict[str, tuple[str, Header]])
+
+    def look_at(path: str) -> _Array:
+        lookup.refuse_undecodable(path)
+        file, (known, header) = file_of(path), cached.get(path, ("", None))
+        try:
+            if header and known == identity_of(status := registry.status_of(file)):
+                return path, header, status, known
+            header, status = registry.read_header_and_status(path)
+            return path, header, status, identity_of(status)
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         apply = pool.map if any(map(remote.is_url, paths)) else map
-        arrays = list(apply(lambda path: _look_at(path, cached, fresh), paths))
+        arrays = list(apply(look_at, paths))
+    fresh = {path: (identity, header) for path, header, _, identity in arrays}
     if cache is not None and fresh != cached:
         with suppress(OSError), commit(cache) as file:
-            file.write(json.dumps(fresh).encode())
+            file.write(msgspec.json.encode(fresh))
     return arrays
-
-
-def _look_at(path: str, cached: _Cache, fresh: _Cache) -> _Array:
-    lookup.refuse_undecodable(path)
-    entry, file = cached.get(path), file_of(path)
-    try:
-        if entry and entry[0] == identity_of(status := registry.status_of(file)):
-            listed = {key: tuple(entry[1].get(key, ())) for key in ("shape", "chunk")}
-            header = Header(**{**entry[1], **listed})
-        else:
-            header, status = registry.read_header_and_status(path)
-            entry = [identity_of(status), vars(header)]
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    fresh[path] = entry
-    return path, header, status, entry[0]

@@ -1,22 +1,25 @@
-"""A stack of matrices, read from the files that the plan names."""
+"""A stack of matrices, read from the files that the plan names, each as it was planned."""
 
 import math
+import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, changed
+from shardwise.files import remote
 from shardwise.files.checksum import raw_bytes
-from shardwise.files.extents import Extent, OpenFiles
+from shardwise.files.extents import Extent, OpenFiles, Status
 from shardwise.files.formats import registry
+from shardwise.files.formats.names import ZARR_METADATA
 from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
 from shardwise.plan import memory
 from shardwise.plan.config import Settings
-from shardwise.plan.identity import InputFiles, is_as_planned
 from shardwise.plan.plan import Source, between
 
 
@@ -32,6 +35,56 @@ class Stack:
     must_copy: bool = False  # whether an array cannot be read in place
     why_copied: str = ""  # why an array is better copied; empty if none is
     unwritten: str = ""  # how many chunks are missing, and what they count as
+
+
+def identity_of(status: Status) -> str:
+    """The identity of an input file in the plan: ``size:modified:changed``, times in ns.
+
+    Of an object it is ``size:ETag``, of a Zarr array a digest of these for all chunks. Device and
+    inode are left out: nodes, or file systems such as FUSE, may tell others.
+    """
+    if isinstance(status, remote.Status):
+        return f"{status.size}:{status.etag}"
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+class InputFiles:
+    """The input files that a stage reads, with their identities before the first byte was read."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+
+    def note(self, path: str, identity: str) -> None:
+        """Note a file that is going to be read; refuse it if it has changed since it was noted."""
+        if self._first.setdefault(path, identity) != identity:
+            raise changed(path)
+
+    def compare(self, path: str, status: Status) -> None:
+        """Refuse a file that has changed since it was noted; serves as `extents.Opened`."""
+        if path in self._first:
+            self.note(path, identity_of(status))
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """A context for all reads: a change, which may also cause a failure, is told at its end."""
+        try:
+            yield
+        except Exception:
+            self._compare_all()
+            raise
+        self._compare_all()
+
+    def _compare_all(self) -> None:
+        for path in list(self._first):
+            try:
+                if not (remote.is_url(path) or path.endswith(ZARR_METADATA)):
+                    # NFS caches the status of a file for seconds, but revalidates it on open.
+                    with open(path, "rb", buffering=0) as file:
+                        self.compare(path, os.fstat(file.fileno()))
+                elif not path.endswith(".npy"):  # each range of a .npy object was compared
+                    self.compare(path, registry.status_of(path))
+            except (FileNotFoundError, NotADirectoryError) as error:  # it has disappeared
+                raise changed(path) from error
 
 
 _Part = tuple[str, Header, int, int, int]
@@ -57,12 +110,6 @@ class StackReader:
         self._converting = threading.Lock()
         self._blocks: list[tuple[int, np.ndarray]] = []
         self._space = np.empty(0, self._dtype)
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Matrices ``start`` to ``stop`` as a native C-contiguous array ``(n, m, k)``."""
-        block = np.empty((stop - start, *self._shape), self._dtype)
-        self.read_into(OpenFiles(self.inputs.compare), raw_bytes(block), start * self.matrix_bytes)
-        return block
 
     def extents(self, low: int, high: int) -> list[Extent] | None:
         """Where bytes lie in files, little-endian in C order; None if they must be converted."""
@@ -129,8 +176,6 @@ class StackReader:
         for source in between(self._sources, low // size, -(-high // size)):
             origin = source.first * size
             begin, end = max(low, origin), min(high, origin + source.count * size)
-            if begin >= end:
-                break
             header = self._checked_header(source)
             path = source.path if header.chunk else source.file
             parts.append((path, header, origin, begin, end))
@@ -142,18 +187,20 @@ class StackReader:
         latest = self._header  # read once: another thread may replace it at any time
         if latest is not None and latest[0] == source.path:
             return latest[1]
-        path, cure = source.path, "start the run again"
+        path, file, cure = source.path, source.file, "start the run again"
         if not source.identity:  # our own copy
             cure = f"rm {for_bash(Path(path).with_suffix('.json'))}, then {cure}"
         try:
             header, status = registry.read_header_and_status(path)
         except (OSError, InputError) as error:
             raise IntegrityError(f"{path} cannot be read any more: {error}; {cure}") from error
-        same = header.shape[-2:] == self._shape and header.native == self._dtype
-        if not (same and is_as_planned(source, status)):
+        # A recipe, of the synthetic stack, is no identity of a file; a copy has none either.
+        identity, has_own = identity_of(status), source.identity[:1].isdigit()
+        planned = source.identity if has_own else identity
+        if (header.shape[-2:], header.native, identity) != (self._shape, self._dtype, planned):
             raise IntegrityError(f"{path} has changed since the plan was made; {cure}")
         if source.identity:
-            self.inputs.note(source.file, status)
+            self.inputs.note(file, identity)
         self._header = path, header
         return header
 

@@ -1,9 +1,9 @@
 """A product of the user's own: a function in a Python file, called with ``(xp, block)``."""
 
-import ast
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +19,7 @@ import numpy as np
 
 from shardwise import errors
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, Terminated, some
+from shardwise.files import small
 from shardwise.files.lookup import reading
 from shardwise.files.small import checksum
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, product_dtype
@@ -29,11 +30,12 @@ RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 
 Function = Callable[[Any, Any], Any]
 
+_MATRIX, _ANSWER = "matrix.npy", "answer.json"
 _TRIAL = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from shardwise.plan.user_function import trial
-trial(sys.argv[1])
+trial(*sys.argv[1:])
 """
 
 
@@ -83,17 +85,16 @@ def call(
         raise
     except BaseException as error:
         raise InputError(_failure(f"{spec} failed on {where}", error)) from error
-    kind, what = type(result), ""
-    if kind is not xp.ndarray:  # a subclass, such as a masked array, would lose its meaning
-        what = f"{kind.__module__}.{kind.__name__}"
-    elif result.ndim != 3 or result.shape[0] != count or 0 in result.shape:
-        what = f"shape {result.shape}"
-    elif result.dtype.name not in RESULTS:
-        what = result.dtype.name
-    if what:
+    kind = type(result)
+    found = f"{kind.__module__}.{kind.__name__}"
+    # A subclass, such as a masked array, would lose its meaning.
+    if fits := kind is xp.ndarray:
+        found += f" of shape {result.shape} in {result.dtype.name}"
+        fits = result.ndim == 3 and result.shape[0] == count and 0 not in result.shape
+    if not (fits and result.dtype.name in RESULTS):
         raise InputError(
-            f"product: {spec} returned {what} for {where}; it must return {xp.__name__}.ndarray of "
-            f"shape ({count}, p, q), one array per matrix, in one of {', '.join(RESULTS)}"
+            f"product: {spec} returned {found} for {where}; it must return {xp.__name__}.ndarray "
+            f"of shape ({count}, p, q), one array per matrix, in one of {', '.join(RESULTS)}"
         )
     made = result.shape[1:], product_dtype(result.dtype.name)
     if problem and made != (planned := (problem.product_shape, problem.product_dtype)):
@@ -110,20 +111,21 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     It is called in another process, so that nothing it does can affect this one. InputError if it
     cannot be used; TryAgain if this machine has too little memory for it.
     """
-    command = [sys.executable, "-P", "-c", _TRIAL, spec]  # no modules of the working directory
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
-        np.save(given, matrix, allow_pickle=False)
-        given.seek(0)
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder, _MATRIX), matrix, allow_pickle=False)
+        # -P: no modules of the working directory. What it prints goes to stderr.
+        command = [sys.executable, "-P", "-c", _TRIAL, spec, folder]
         # A session of its own: the function may end its group.
-        trial = subprocess.Popen(command, stdin=given, stdout=said, start_new_session=True)
+        trial = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+        )
         try:
             trial.wait()
         finally:
             with suppress(ProcessLookupError):  # end it, and whatever the function has started
                 os.killpg(trial.pid, signal.SIGKILL)
             trial.wait()
-        said.seek(0)
-        answer = said.read()
+        answer = small.read(Path(folder, _ANSWER))
     if trial.returncode or not answer:
         raise InputError(
             f"product: your function {spec} {contain.words(trial.returncode)} on the first "
@@ -135,20 +137,18 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     return tuple(shape), dtype
 
 
-def trial(spec: str) -> None:
-    """Call a function on the matrix from stdin; write JSON for `probe` to stdout."""
+def trial(spec: str, folder: str) -> None:
+    """Call a function on the matrix in a folder, and leave the answer for `probe` there."""
     contain.end_with_parent()
     contain.adopt()
-    answer = os.dup(1)
-    os.dup2(2, 1)  # what the function prints
     said: tuple[Any, ...]
     try:
-        block = np.load(sys.stdin.buffer, allow_pickle=False)
+        block = np.load(Path(folder, _MATRIX), allow_pickle=False)
         result = call(spec, load(spec), np, block, 0)
         said = 0, "", result.shape[1:], product_dtype(result.dtype.name)
     except (ShardwiseError, MemoryError) as error:
         said = *errors.verdict(error), None, None
-    os.write(answer, json.dumps(said).encode())
+    Path(folder, _ANSWER).write_text(json.dumps(said))
     sys.stdout.flush()
     contain.sweep()
     os._exit(0)  # the function may have left threads
@@ -167,11 +167,8 @@ def read_source(spec: str, digest: str | None = None) -> bytes:
 def _failure(what: str, error: BaseException) -> str:
     """A message with an error and its line; then its traceback, without our own frame."""
     begin = error.__traceback__ and error.__traceback__.tb_next
-    last, frames = (
-        f"{type(error).__name__}: {error}".partition("\n")[0],
-        traceback.extract_tb(begin),
-    )
-    if frames:
+    last = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if frames := traceback.extract_tb(begin):
         file = frames[0].filename
         frame = [frame for frame in frames if frame.filename == file][-1]
         last += f" ({os.path.basename(file)}, line {frame.lineno}, in {frame.name.strip('<>')})"
@@ -193,31 +190,22 @@ def digests_of(paths: Iterable[str]) -> dict[str, str]:
 
 def check_used(planned: Mapping[str, str]) -> None:
     """Refuse files that have changed since the plan was made."""
-    changed = [path for path, digest in digests_of(planned).items() if digest != planned[path]]
-    if changed:
-        raise IntegrityError(
-            f"{some(changed, 5)} has changed since the plan was made; start the run again"
-        )
+    for path, digest in digests_of(planned).items():
+        if digest != planned[path]:
+            raise IntegrityError(f"{path} has changed since the plan was made; start the run again")
 
 
 def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
     """A warning of files that a function's file names, and the config does not; or nothing."""
-    try:
-        nodes = [*ast.walk(ast.parse(source))]
-    except (SyntaxError, ValueError, RecursionError):  # the function's trial reports this
-        return ""
-    folder, places = os.path.dirname(file), list[str]()
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            places += [node.value, os.path.join(folder, node.value)]
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            outer = [module] if (module := getattr(node, "module", None)) else []
-            modules = [*outer, *(".".join([*outer, alias.name]) for alias in node.names)]
-            stems = [os.path.join(folder, *module.split(".")) for module in modules]
-            places += [stem + end for stem in stems for end in (".py", "/__init__.py")]
+    folder, text = os.path.dirname(file), source.decode(errors="replace")
+    names = re.findall(r"""["']([^"'\n]+)["']""", text)
+    for line in re.findall(r"^\s*(?:from|import)\s(.+)", text, re.MULTILINE):
+        for module in re.findall(r"\w[\w.]*", line):
+            names += [module.replace(".", "/") + end for end in (".py", "/__init__.py")]
+    places = dict.fromkeys(place for name in names for place in (name, os.path.join(folder, name)))
     known = {os.path.realpath(path) for path in (file, *listed)}
-    found = (path for path in dict.fromkeys(places) if os.path.isfile(path))
-    if not (named := [path for path in found if os.path.realpath(path) not in known]):
+    named = [p for p in places if os.path.isfile(p) and os.path.realpath(p) not in known]
+    if not named:
         return ""
     return (
         f"product: {file} names {some(named, 5)}: if these files change, no shard is "

@@ -53,7 +53,7 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
     def load() -> Plan:
         plan = plans.load(plan_file)
         weight = plan.per_matrix.total_weight
-        plan_problem.check_statistics(plan.problem, names, plan.settings.keep, weight)
+        plan_problem.check(plan.problem, names, plan.settings.keep, weight)
         return plan
 
     plan = agree(comm, load)

@@ -7,6 +7,7 @@ library alone. Only the main process checks the config and the headers of the in
 import atexit
 import functools
 import logging
+import math
 import os
 import sys
 import time
@@ -232,7 +233,8 @@ class Run:
         """Memory of a job."""
         problem, shards = self.plan.problem, self.plan.shards
         if rule == "synthesize":
-            nbytes = memory.synthetic_memory(problem)
+            # A matrix as drawn, as complex pairs and as stored.
+            nbytes = memory.PYTHON_BYTES + 4 * max(16, problem.item) * math.prod(problem.left)
         elif rule == "reduce":  # of all its ranks
             counts, ranks = self.plan.facts.label_counts, self.reduce["ranks"]
             nbytes = memory.reduce_memory(problem, ranks, len(shards), counts)
@@ -240,7 +242,7 @@ class Run:
             workers = grants.asked(self._node_words) if rule in ("pool", "mpi") else 1
             nbytes = workers * max(row.memory for row in shards.values())
             if self.dispatch != "jobs":  # else a task reads little of the plan
-                nbytes += (1 + workers) * memory.plan_memory(len(shards))
+                nbytes += (1 + workers) * memory.PLAN_ROW_BYTES * len(shards)
         return lambda wildcards, attempt: attempt * -(-nbytes // MIB)
 
     def minutes(self, rule: str) -> Any:

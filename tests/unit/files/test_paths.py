@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from shardwise.files import paths
-from shardwise.files.paths import Results
-from shardwise.plan import cut
+from shardwise.files.paths import Results, id_digits
 
 RESULTS = Results(Path("r"))
 PER_SHARD = (
@@ -20,7 +19,7 @@ PER_SHARD = (
 ])  # fmt: skip
 def test_one_more_than_1000_shards_lie_in_folders(shards, number, name):
     """All of them, also the first: one layout holds for all shards of a plan, and its pattern."""
-    number = cut.shard_ids(shards)[number]
+    number = f"{number:0{id_digits(shards)}}"
     tops = "r/shards", "r/shards", "r/products", "r/products", "r/logs/multiply", "r/logs/multiply"
     found = [str(kind(f"{number}-k").with_suffix("")) for kind in PER_SHARD]
     assert found == [f"{top}/{name}" for top in tops]

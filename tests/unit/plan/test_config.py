@@ -111,17 +111,3 @@ def test_what_is_no_data_is_told_with_its_line(tmp_path, content, words):
     assert told.startswith(f"config file {tmp_path}/mine.yaml")
     assert words in told
     assert "\n" not in told
-
-
-@pytest.mark.parametrize(("text", "values"), [
-    ("shards: 1_000\n", {"shards": 1000}),
-    ('input: "010"\n', {"input": "010"}),
-    ("results: 'no'\nverify: no\n", {"results": "no", "verify": False}),
-    ("input: 'a $(touch x) {b} `c`'\n", {"input": "a $(touch x) {b} `c`"}),
-    ('{\n  "shards": 3\n}', {"shards": 3}),
-])  # fmt: skip
-def test_data_is_taken_as_it_stands(tmp_path, text, values):
-    """YAML, and JSON, which is YAML too."""
-    file = tmp_path / "mine.yaml"
-    file.write_text(text)
-    assert config_file.read_files([file]) == values

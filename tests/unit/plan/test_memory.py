@@ -34,18 +34,12 @@ def problems(draw):
 
 
 @given(problems(), st.integers(1, 10**7))
-def test_a_call_depends_on_dtype_and_shapes_alone(own, matrices):
-    """The number of matrices in the stack changes neither the size of a call nor of a batch."""
-    other = replace(own, matrices=matrices)
-    assert memory.call_matrices(own) == memory.call_matrices(other) >= 1
-    for cuda in (True, False):
-        assert memory.batch_matrices(own, cuda) == memory.batch_matrices(other, cuda) >= 1
-
-
-@given(problems())
-def test_a_batch_is_whole_calls_of_at_most_its_bytes(own):
-    """As many calls as fit BATCH_BYTES; the sizes of calls and batches are powers of two."""
+def test_a_batch_is_whole_calls_of_at_most_its_bytes(own, matrices):
+    """Powers of two that depend on dtype and shapes alone; as many calls as fit BATCH_BYTES."""
     call, batch = memory.call_matrices(own), memory.batch_matrices(own, cuda=True)
+    other = replace(own, matrices=matrices)
+    assert (call, batch) == (memory.call_matrices(other), memory.batch_matrices(other, cuda=True))
+    assert memory.batch_matrices(own, cuda=False) == memory.batch_matrices(other, cuda=False) >= 1
     assert batch % call == 0
     biggest = memory._largest(own)
     assert batch * biggest <= memory.BATCH_BYTES or batch == call == 1

@@ -122,9 +122,9 @@ def test_a_task_reads_its_own_files_from_the_list(tmp_path):
     holds = np.repeat(paths, counts)  # the file of each matrix
     made = factories.plan(tmp_path, input=str(tmp_path / "*.npy"), shards=5)
     for row in made.shards.values():
-        found = plan.load(made.results.plan).sources_of(row.start, row.stop)
+        found = plan.between(plan.load(made.results.plan).sources, row.start, row.stop)
         assert [source.path for source in found] == sorted({*holds[row.start : row.stop]})
     path = made.results.sources
     path.write_bytes(path.read_bytes().replace(b"12line", b"1xline"))
     with pytest.raises(IntegrityError, match="does not match"):
-        made.sources_of(0, 2)
+        assert plan.load(made.results.plan).sources
