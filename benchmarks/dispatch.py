@@ -72,7 +72,7 @@ def makespans(count: int) -> None:
 
 def run(folder: Path, place: Any, dispatch: str, shards: int) -> tuple[float, float]:
     """Both rates of a whole run; fails if its sum is wrong."""
-    workspace = Workspace.create(folder, place.env())
+    workspace = Workspace.create(folder, place.env(), place.enter(folder))
     # Small whole numbers: their sums are exact.
     stack = np.random.default_rng(0).integers(-9, 9, (shards, 8, 8)).astype("float64")
     np.save(workspace.root / "stack.npy", stack)

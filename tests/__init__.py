@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.night", "tests.uses")
+pytest.register_assert_rewrite("tests.night")

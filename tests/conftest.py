@@ -16,7 +16,7 @@ from tests.faults.table import (  # noqa: F401 - pytest finds them here
     pytest_terminal_summary,
     tried,
 )
-from tests.places import idle, night, nodes, site  # noqa: F401 - and these
+from tests.places import idle, night, site  # noqa: F401 - and these
 
 
 class ByFileAndSite(LoadFileScheduling):

@@ -1,9 +1,8 @@
 """Put small faults into the code, one at a time; see if the unit tests of its room detect them.
 
-``python -m tests.mutants`` tries 49 in a copy of the tree. The suite does not run this.
+``python -m tests.mutants [SEED]`` tries 49 in a copy of the tree. The suite does not run this.
 """
 
-import argparse
 import ast
 import os
 import random
@@ -46,13 +45,13 @@ def faults(path: Path) -> list[tuple[ast.AST, Any, str, object]]:
     return [(tree, node, *change) for node in ast.walk(tree) for change in changes(node)]
 
 
-def drawn(each: int, seed: int) -> Iterator[tuple[Path, int, str, str]]:
-    """Draw ``each`` faults in every one of `SOURCES`: file, line, what has changed, whole text."""
+def drawn(seed: int) -> Iterator[tuple[Path, int, str, str]]:
+    """Draw seven faults in each of `SOURCES`: file, line, what has changed, whole text."""
     chance = random.Random(seed)
     for source in (ROOT / PACKAGE / name for name in SOURCES):
         files = sorted(source.glob("*.py")) if source.is_dir() else [source]
         places = [(path, number) for path in files for number in range(len(faults(path)))]
-        for path, number in chance.sample(places, each):
+        for path, number in chance.sample(places, 7):
             tree, node, field, value = faults(path)[number]
             before = ast.unparse(node)
             setattr(node, field, value)
@@ -60,14 +59,14 @@ def drawn(each: int, seed: int) -> Iterator[tuple[Path, int, str, str]]:
             yield path.relative_to(ROOT), node.lineno, what[:150], ast.unparse(tree)
 
 
-def passes(copy: Path, path: Path, limit: int) -> bool:
-    """Whether the unit tests of a file's room, its own first, pass within ``limit`` seconds."""
+def passes(copy: Path, path: Path) -> bool:
+    """Whether the unit tests of a file's room, its own first, pass within five minutes."""
     room = Path("tests/unit", path.parts[2])
     own = [name for name in (room / f"test_{path.name}", room) if (copy / name).exists()]
     line = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", *map(str, own)]
     with subprocess.Popen(line, cwd=copy, stdout=subprocess.DEVNULL, start_new_session=True) as run:
         try:
-            return run.wait(limit) == 0
+            return run.wait(300) == 0
         except subprocess.TimeoutExpired:
             os.killpg(run.pid, signal.SIGKILL)
             return False
@@ -75,16 +74,12 @@ def passes(copy: Path, path: Path, limit: int) -> bool:
 
 def main() -> None:
     """Try the faults and print whether each was killed or survived."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, number in {"each": 7, "seed": 0, "limit": 300}.items():
-        parser.add_argument(f"--{name}", type=int, default=number)
-    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "results"))
-        for path, line, what, text in drawn(given.each, given.seed):
+        for path, line, what, text in drawn(int(*sys.argv[1:])):
             (copy / path).write_text(text)
-            end = "survived" if passes(copy, path, given.limit) else "killed"
+            end = "survived" if passes(copy, path) else "killed"
             shutil.copy2(ROOT / path, copy / path)
             os.write(1, f"{end:8} {path}:{line}: {what}\n".encode())
 

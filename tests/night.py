@@ -15,7 +15,7 @@ import numpy as np
 from shardwise.files.paths import Results
 from shardwise.records import locks
 
-from tests import fake_devices, processes
+from tests import processes
 from tests.clusters.cluster import Job
 from tests.factories import stack
 from tests.workspace import Finished, Workspace
@@ -81,7 +81,10 @@ if [ -s {folder}/{command}.next ]; then
 fi
 exec {real} "$@"
 """
-"""A script in front of a scheduler's command: it first gives the answers in ``COMMAND.next``."""
+"""A script in front of a scheduler's command: it first gives the answers in ``COMMAND.next``.
+
+Asking whether the cluster would take a job uses up no answer.
+"""
 
 
 class Night:
@@ -138,25 +141,17 @@ class Night:
             path.unlink()
         self.open()
 
-    def with_devices(self, count: int) -> tuple[str, str]:
-        """Options that give each node ``count`` fake devices."""
-        fake = fake_devices.environment(count, self.root.with_name("leases"))
-        exported = shlex.join(f"{name}={value}" for name, value in fake.items())
-        return "--precommand", f"export {exported}"
-
     def shim(self) -> Path:
-        """Put scripts in front of the scheduler's commands, and return the folder that steers them.
+        """Put `SHIM` in front of the scheduler's commands; return the folder that steers them.
 
-        Each line of ``COMMAND.next`` is one answer, an exit code and a text. Asking whether the
-        cluster would take a job uses up no answer.
+        Each line of ``COMMAND.next`` is one answer, an exit code and a text.
         """
         folder, env = self.root / "shims", self.workspace.env
         scripts = {}
         for command in self.cluster.clients:
             real = shutil.which(command, path=env["PATH"])
-            assert real, f"{command} is not there"
-            words = {"folder": shlex.quote(str(folder)), "real": shlex.quote(real)}
-            scripts[command] = SHIM.format(command=command, **words)
+            at = {"folder": shlex.quote(str(folder)), "real": shlex.quote(str(real))}
+            scripts[command] = SHIM.format(command=command, **at)
         env["PATH"] = processes.commands(folder, env["PATH"], **scripts)
         return folder
 

@@ -79,17 +79,6 @@ def site(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
-def nodes(site: Any) -> Iterator[Any]:
-    """A running cluster of several nodes."""
-    other = site.of_several_nodes() if isinstance(site, Cluster) else None
-    if other is None:
-        yield site
-        return
-    with session_cluster(f"{site.profile}-nodes", lambda: other) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def idle(site: Cluster) -> Iterator[Cluster]:
     """A running cluster where the test leaves no job."""
@@ -98,9 +87,8 @@ def idle(site: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def night(request: pytest.FixtureRequest, site: Any, tmp_path: Path) -> Iterator[Night]:
-    """A fresh workspace in an idle place, of several nodes if the test asks for `nodes`."""
-    several = "nodes" in request.fixturenames
-    found = Night(request.getfixturevalue("nodes") if several else site, tmp_path / "a b")
+def night(site: Any, tmp_path: Path) -> Iterator[Night]:
+    """A fresh workspace in an idle place."""
+    found = Night(site, tmp_path / "a b")
     yield found
     found.stop(signal.SIGKILL)

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,17 +14,12 @@ from tests.workspace import REPO, hand_on_compiled
 _SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "Snakefile", "config.yaml",
             "workflow", "profiles", "scripts")  # fmt: skip
 
-MPI = f"{sys.prefix}/lib/libmpi.so.12"
-"""The MPI library that `mpich` has installed in the environment of the tests."""
-
 
 def installed(folder: Path) -> Path:
     """Install into a fresh environment, which also sees this one's packages; return its ``bin``."""
     clone, environment = folder / "clone", folder / "environment"
     clone.mkdir()
-    for name in _SOURCES:
-        copy = shutil.copytree if (REPO / name).is_dir() else shutil.copy2
-        copy(REPO / name, clone / name)
+    subprocess.run(["cp", "-a", *(REPO / name for name in _SOURCES), clone], check=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     no_network = ["--no-index", "--no-deps"]
     build = ["wheel", *no_network, "--no-build-isolation", "--wheel-dir", folder, clone]
@@ -41,20 +36,21 @@ def installed(folder: Path) -> Path:
     return environment / "bin"
 
 
-def environment(bin_folder: Path, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(bin_folder: Path) -> dict[str, str]:
     """The variables of a user who has activated that environment and has no clone."""
-    found = {name: value for name, value in env.items() if name != "PYTHONPATH"}
-    return found | {"PATH": f"{bin_folder}:{env['PATH']}", "MPI4PY_LIBMPI": MPI}
+    found = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # mpich has installed its library in the environment of the tests.
+    mpi = f"{sys.prefix}/lib/libmpi.so.12"
+    return found | {"PATH": f"{bin_folder}:{found['PATH']}", "MPI4PY_LIBMPI": mpi}
 
 
 def call(
-    bin_folder: Path, folder: Path, *words: str, env: Mapping[str, str] = os.environ,
-    code: int = 0, by: Sequence[str] = ("shardwise",),
-) -> "subprocess.CompletedProcess[str]":  # fmt: skip
+    bin_folder: Path, folder: Path, *words: str, code: int = 0, by: Sequence[str] = ("shardwise",)
+) -> "subprocess.CompletedProcess[str]":
     """Run the command in a folder; it must end with ``code``."""
     program, *options = by
     done = subprocess.run(
-        [bin_folder / program, *options, *words], cwd=folder, env=environment(bin_folder, env),
+        [bin_folder / program, *options, *words], cwd=folder, env=environment(bin_folder),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr

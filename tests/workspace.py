@@ -19,7 +19,7 @@ from tests import processes
 
 REPO = Path(__file__).parents[1]
 SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
-_PARTS = ("Snakefile", "config.yaml", "workflow", "scripts", "profiles", "examples")
+_PARTS = ("workflow", "scripts", "profiles", "examples")
 _PACKAGE = Path("scripts", "shardwise", "numerics")
 _JOB = re.compile(r"^(?:local)?rule (\w+):\n(?:    .*\n)*", re.MULTILINE)
 _AT_START = ("HOME", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS")
@@ -46,13 +46,10 @@ class Workspace:
         cls, root: Path, env: dict[str, str] | None = None, before: Sequence[str] = ()
     ) -> "Workspace":
         """Copy the project's files to ``root``."""
-        root.mkdir(parents=True)
         for part in _PARTS:
-            source = REPO / part
-            if source.is_dir():
-                shutil.copytree(source, root / part, ignore=_not_copied)
-            else:
-                shutil.copy2(source, root / part)
+            shutil.copytree(REPO / part, root / part, ignore=_not_copied)
+        for part in ("Snakefile", "config.yaml"):
+            shutil.copy2(REPO / part, root)
         hand_on_compiled(REPO / _PACKAGE, root / _PACKAGE)
         return cls(root, env, before)
 
@@ -144,9 +141,8 @@ def _in_a_fork(
 
 def _not_copied(folder: str, names: list[str]) -> list[str]:
     """The names that a clone would not have; compiled modules are copied all the same."""
-    if Path(folder).name == "__pycache__":
-        return [name for name in names if not name.endswith(".pyc")]
-    return [name for name in names if name.endswith(".egg-info")]
+    loops = Path(folder).name == "__pycache__"
+    return [x for x in names if x.endswith(".egg-info") or (loops and not x.endswith(".pyc"))]
 
 
 def hand_on_compiled(source: Path, target: Path) -> None:

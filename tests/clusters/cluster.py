@@ -19,7 +19,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+
+import pytest
 
 from tests import processes
 from tests.debian import PackagesError, none_here
@@ -28,10 +30,12 @@ from tests.debian import PackagesError, none_here
 PORTS = range(20000, 30000)
 
 LIMIT_S = 180
-TAIL_LINES = 20
 
 ARRAY = re.compile("sw-[0-9a-f]{12}-[0-9a-f]{8}-[0-9]+")
 """The name of an array of ours."""
+
+
+USER = pwd.getpwuid(os.getuid()).pw_name
 
 
 class ClusterError(RuntimeError):
@@ -40,29 +44,22 @@ class ClusterError(RuntimeError):
 
 @dataclass(frozen=True)
 class Job:
-    """A job, or a task of an array, that the scheduler has accepted.
+    """A job, or a task of an array, that the scheduler has accepted."""
 
-    `number` is the one that its submission printed. `what` is ``rule`` or ``rule shard``, or the
-    index of a task in its array. `handle` serves to cancel it. `node` is empty until it starts.
-    """
-
-    number: int
-    what: str
+    number: int  # which its submission printed
+    what: str  # ``rule`` or ``rule shard``, or the index of a task in its array
     state: str  # waiting, running, ended, or the scheduler's own word
-    node: str
-    handle: str
+    node: str  # empty until it starts
+    handle: str  # to cancel it
     in_array: bool  # a task of a Shardwise array
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to spread ranks over nodes: a job's options, and how many each node then has.
-
-    The counts are those of a reduce's ranks, or of devices that compute shards.
-    """
+    """A way to spread ranks over nodes: a job's options, and what each node then has."""
 
     options: tuple[str, ...]
-    counts: tuple[int, ...]
+    counts: tuple[int, ...]  # of a reduce's ranks, or of devices that compute shards
     launcher: str = "mpiexec"
     workers: str = "device"
 
@@ -82,7 +79,8 @@ class Cluster:
     no_scheduler: frozenset[str] = frozenset()  # commands that a dry run may call
     lost_node: str  # the node that the tests crash
     room: int  # how many jobs with a device can run at once
-    devices: int  # of each node of `placements`
+    devices: int  # of each node
+    one_node = ""  # why it has no second node
     placements: Mapping[str, Way]
     reduces: Mapping[str, Way]
     shards_of_a_bad_night: int  # enough for `spoil`, a NaN, and a good one
@@ -90,14 +88,6 @@ class Cluster:
     def __init__(self) -> None:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._run_dir: Path | None = None
-
-    @classmethod
-    def of_several_nodes(cls) -> Self | None:
-        """A cluster of several nodes, not started yet; None if this kind already has several.
-
-        If this machine cannot host one, it skips the test with the reason.
-        """
-        return None
 
     @property
     def run_dir(self) -> Path:
@@ -130,6 +120,11 @@ class Cluster:
             daemon.wait()
         self._daemons.clear()
         self._run_dir = None
+
+    def need_several_nodes(self) -> None:
+        """Skip a test that needs them if there are none."""
+        if self.one_node:
+            pytest.skip(f"no two hosts on this machine: {self.one_node}")
 
     def enter(self, folder: Path) -> list[str]:
         """Return the words before a command that make it run in a folder on a login node."""
@@ -166,7 +161,7 @@ class Cluster:
         said = [self.call(*words, check=False) for words in self._asked if answers]
         for path in (path for pattern in self._logs for path in sorted(self.run_dir.glob(pattern))):
             lines = path.read_text(errors="replace").splitlines()
-            said += [f"--- {path}", *lines[-TAIL_LINES:]]
+            said += [f"--- {path}", *lines[-20:]]
         return "\n".join(said)
 
     def printed(self, job_id: int) -> str:
@@ -215,11 +210,7 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return TCP ports that are free on the loopback interface, drawn at random.
-
-    Another process could take one before we do; the draw makes that unlikely even for clusters
-    that start at the same moment.
-    """
+    """Return free TCP ports, drawn at random: clusters that start at once hardly take the same."""
     found = set[int]()
     while len(found) < count:
         port = random.choice(PORTS)
@@ -227,11 +218,6 @@ def free_ports(count: int) -> list[int]:
             probe.bind(("", port))
             found.add(port)
     return [*found]
-
-
-def user_name() -> str:
-    """Return the name of this process's user, which schedulers look up."""
-    return pwd.getpwuid(os.getuid()).pw_name
 
 
 @contextlib.contextmanager

@@ -5,8 +5,6 @@ run jobs. The daemons listen on all interfaces and trust every client: do not st
 that people you do not trust can reach.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -15,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
 from tests import debian, processes
-from tests.clusters.cluster import ARRAY, Cluster, Job, Way, free_ports, user_name
+from tests.clusters.cluster import ARRAY, USER, Cluster, Job, Way, free_ports
 from tests.clusters.hosts import ThisMachine, TwoHosts
 
 PACKAGES = ("gridengine-master", "gridengine-exec", "gridengine-client", "gridengine-common")
@@ -29,10 +25,13 @@ PROGRAMS, SHARED = Path("usr/lib/gridengine"), Path("usr/share/gridengine")
 SPOOLING = b"/usr/lib/gridengine/%s%s\0"
 ANYWHERE = b"%s%s\0".ljust(len(SPOOLING), b"\0")
 
-# Variables of an outer Grid Engine job, besides `SGE_*` and `JOB_*`, that must not reach ours.
-STEERING = frozenset({"ARC", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE"})
-
 CELL, QUEUE = "default", "all.q"
+
+
+def none(names: str) -> str:
+    """Settings without a value, which Grid Engine wants to see all the same."""
+    return "\n".join(f"{name} NONE" for name in names.split())
+
 
 # By its name, how a parallel environment spreads a job's slots over hosts.
 PARALLEL = {"mpi": "$fill_up", "mpi_rr": "$round_robin"}
@@ -79,32 +78,22 @@ job_load_adjustments NONE
 """
 
 # Resources that its jobs can take.
-HOST = """\
-hostname {host.name}
-complex_values slots={host.slots},gpu={host.gpus}
-load_scaling NONE
-user_lists NONE
-xuser_lists NONE
-projects NONE
-xprojects NONE
-usage_scaling NONE
-report_variables NONE
+HOST = f"""\
+hostname {{host.name}}
+complex_values slots={{host.slots}},gpu={{host.gpus}}
+{none("load_scaling user_lists xuser_lists projects xprojects usage_scaling report_variables")}
 """
 
 # Launchers in it reach other hosts by qrsh.
-ENVIRONMENT = """\
-pe_name {name}
+ENVIRONMENT = f"""\
+pe_name {{name}}
 slots 999
-user_lists NONE
-xuser_lists NONE
-start_proc_args NONE
-stop_proc_args NONE
-allocation_rule {rule}
+allocation_rule {{rule}}
 control_slaves TRUE
 job_is_first_task FALSE
 urgency_slots min
 accounting_summary TRUE
-qsort_args NONE
+{none("user_lists xuser_lists start_proc_args stop_proc_args qsort_args")}
 """
 
 # It ignores the load of this machine.
@@ -178,6 +167,7 @@ class GridEngine(Cluster):
 
     title, profile = "Grid Engine", "uge"
     quick = ("--seconds-between-status-checks", "1")
+    variables = {"SHARDWISE_UNHEARD_SECONDS": "5"}  # tests crash a host
     clients = ("qsub", "qstat", "qdel", "qacct", "qconf", "qalter", "qhost", "qmod", "qrsh")
     submits, looks, cancels = "qsub", "qstat", "qdel"
     full = "25 job rejected: only 4 jobs are allowed per user"
@@ -196,32 +186,22 @@ class GridEngine(Cluster):
         "two hosts": Way(("-pe", "mpi_rr", "3"), (2, 1)),
     }
 
-    def __init__(self, machines: ThisMachine | TwoHosts | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         prefix = debian.unpacked("uge", PACKAGES, _make_movable)
         self._programs, self._shared = prefix / PROGRAMS, prefix / SHARED
-        self.machines = machines or ThisMachine()
+        self.one_node = TwoHosts.missing()
+        self.machines = ThisMachine() if self.one_node else TwoHosts()
         self._master = self.machines.hosts[0].name
         self._controller = f"sge_qmaster.{self._master}"
-        if len(self.machines.hosts) > 1:  # tests crash one, and need not wait long for it
-            self.variables = {"SHARDWISE_UNHEARD_SECONDS": "5"}
-
-    @classmethod
-    def of_several_nodes(cls) -> GridEngine:
-        if reason := TwoHosts.missing():
-            pytest.skip(f"no two hosts on this machine: {reason}")
-        return cls(machines=TwoHosts())
 
     def stop(self) -> None:
         super().stop()
         self.machines.stop()
 
     def env(self) -> dict[str, str]:
-        own = {
-            key: value
-            for key, value in os.environ.items()
-            if key not in STEERING and not key.startswith(("SGE_", "JOB_"))
-        }
+        outer = ("SGE_", "JOB_")  # variables of an outer job must not reach ours
+        own = {name: text for name, text in os.environ.items() if not name.startswith(outer)}
         qmaster, execd = self._ports
         return own | {
             "SGE_ROOT": f"{self.run_dir}/root", "SGE_CELL": CELL, "SGE_QMASTER_PORT": str(qmaster),
@@ -241,25 +221,20 @@ class GridEngine(Cluster):
         ended = [job for job, _ in self._records("*")]
         return [*{job.handle: job for job in [*ended, *queue]}.values()]
 
-    def spoil(self, jobs: Sequence[Job]) -> dict[Job, tuple[str, ...]]:
+    def spoil(self, jobs: Sequence[Job]) -> dict[Job, str]:
         deleted = next(job for job in jobs if job.state == "running")
         dropped, homeless, short = [job for job in jobs if job.state == "waiting"][:3]
         self.cancel(deleted.handle, dropped.handle)
         self.call("qalter", "-wd", "/nowhere", homeless.handle)
         self.call("qalter", "-l", "gpu=1,h_rt=0:0:3", short.handle)
         self._await(lambda: self._states(short.number) <= {"ended"})
-        return {
-            deleted: ("deleted",),
-            dropped: ("deleted",),
-            homeless: ("/nowhere",),
-            short: ("past a limit",),
-        }
+        return {deleted: "deleted", dropped: "deleted", homeless: "/nowhere", short: "past a limit"}
 
     def hold(self, job: Job) -> None:
         self.call("qalter", "-wd", "/nowhere", str(job.number))
 
     def cancel_all(self) -> None:
-        self.call("qdel", "-u", user_name(), check=False)  # fails if there is no job
+        self.call("qdel", "-u", USER, check=False)  # fails if there is no job
         self._await(lambda: not self._queue())
 
     def own_processes(self) -> set[int]:
@@ -330,7 +305,7 @@ class GridEngine(Cluster):
         (root / "util").symlink_to(self._shared / "util")
         (common / "host_aliases").write_text(self.machines.start(folder))
         (common / "act_qmaster").write_text(f"{self._master}\n")
-        admin = "none" if os.geteuid() == 0 else user_name()
+        admin = "none" if os.geteuid() == 0 else USER
         bootstrap = BOOTSTRAP.format(folder=folder, root=root, admin=admin)
         (common / "bootstrap").write_text(bootstrap)
         # What the master must find when it starts.
@@ -344,7 +319,7 @@ class GridEngine(Cluster):
             spool("local_conf", self._setting(f"gid_range {first}-{first + 99}\n"), host.name)
         spool("complexes", str(resources / "centry"))
         spool("usersets", str(resources / "usersets"))
-        spool("managers", user_name())
+        spool("managers", USER)
 
     def _start_daemons(self) -> None:
         """Start the master, tell it of resources, hosts, environments and queue; start hosts."""

@@ -46,8 +46,7 @@ class ThisMachine:
 class TwoHosts:
     """Two hosts in network namespaces, each with a name and an address; needs root.
 
-    A host lives as long as the process that holds its namespaces. That process ends when its
-    standard input is closed, at the latest when this process ends.
+    The process that holds them ends when its standard input is closed: at our end at the latest.
     """
 
     hosts = (Host("n1", slots=2, gpus=2), Host("n2", slots=2, gpus=2))
@@ -68,18 +67,13 @@ class TwoHosts:
 
     def start(self, run_dir: Path) -> str:
         """Make the hosts and the cable between them; return no aliases, as none are needed."""
-        addresses = {host.name: f"10.77.0.{i}" for i, host in enumerate(self.hosts, 1)}
         known = run_dir / "hosts"
-        lines = [f"{address} {name}\n" for name, address in addresses.items()]
-        known.write_text("".join(("127.0.0.1 localhost\n", *lines)))
-        for name in addresses:
-            self._hold(name, known)
-        one, two = self._holders.values()
-        cable = f"link add eth0 type veth peer name eth0 netns {two.pid}"
-        _ip(one.pid, cable)
-        for name, address in addresses.items():
-            _ip(self._holders[name].pid, f"addr add {address}/24 dev eth0")
-            _ip(self._holders[name].pid, "link set eth0 up")
+        known.write_text("127.0.0.1 localhost\n10.77.0.1 n1\n10.77.0.2 n2\n")
+        one, two = [self._hold(host.name, known) for host in self.hosts]
+        _ip(one, f"link add eth0 type veth peer name eth0 netns {two}")
+        for number, pid in enumerate((one, two), 1):
+            _ip(pid, f"addr add 10.77.0.{number}/24 dev eth0")
+            _ip(pid, "link set eth0 up")
         return ""
 
     def enter(self, name: str, folder: Path) -> list[str]:
@@ -97,8 +91,8 @@ class TwoHosts:
             holder.communicate()
         self._holders.clear()
 
-    def _hold(self, name: str, known: Path) -> None:
-        """Start the process that holds a host's namespaces."""
+    def _hold(self, name: str, known: Path) -> int:
+        """Start the process that holds a host's namespaces; return its id."""
         setup = 'hostname "$1" && mount --bind "$2" /etc/hosts && ip link set lo up && echo up'
         command = [*UNSHARE, "--propagation", "private", "sh", "-c", f"{setup} && exec cat"]
         self._holders[name] = holder = subprocess.Popen(
@@ -107,6 +101,7 @@ class TwoHosts:
         )  # fmt: skip
         if (said := holder.stdout.readline()) != b"up\n":
             raise ClusterError(f"host {name} did not start: {said.decode().strip()}")
+        return holder.pid
 
 
 def _ip(pid: int, words: str) -> None:

@@ -15,12 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests import debian, processes
-from tests.clusters.cluster import ARRAY, Cluster, ClusterError, Job, Way, free_ports, user_name
+from tests.clusters.cluster import ARRAY, USER, Cluster, Job, Way, free_ports
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins")
-
-# The names decide what the programs do: started as `slurmctld-wlm` it refuses every GPU job.
-DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
 
 # In the order in which the scheduler fills them; the second also runs what asks for no GPU.
 GPUS = {"cpu1": 0, "gpu1": 4, "gpu2": 2}
@@ -28,14 +25,8 @@ GPUS = {"cpu1": 0, "gpu1": 4, "gpu2": 2}
 # Variables that steer Slurm's commands: those of an outer Slurm job must not reach ours.
 STEERING = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_")
 
-# Step daemons keep a socket in the spool folder, and such a path must stay below 108 bytes.
-LONGEST_RUN_DIR = 60
-
 # A node that takes jobs has one of these states and no flag, such as `+DRAIN`, behind it.
 UP_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
-
-# Slurm counts jobs to 67 million, then again from the first number.
-LAST_JOB = 60_000_000
 
 CONF = """\
 ClusterName=shardwise-test
@@ -65,10 +56,7 @@ AuthInfo=cred_expire=10
 # Neither cgroups nor a database: both need root, and a real machine's help.
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/none
-SwitchType=switch/none
 MailProg=/bin/true
 MpiDefault=pmi2
 
@@ -80,7 +68,6 @@ GresTypes=gpu
 # Finished jobs stay visible to squeue for an hour: there is no accounting to ask.
 MinJobAge=3600
 SchedulerParameters=bf_interval=5,batch_sched_delay=0,sched_min_interval=0
-InactiveLimit=0
 KillWait=2
 SlurmctldTimeout=30
 SlurmdTimeout=10
@@ -138,11 +125,14 @@ _TWO_NODES = ("-p", "gpu", "-N2", "-n3", "--ntasks-per-node=2")
 
 
 def _name_daemons(prefix: Path) -> None:
-    """Give the daemons their plain names, as Debian's installation scripts would."""
-    for name in DAEMONS:
-        link = prefix / "usr" / "sbin" / name
+    """Give the daemons their plain names, as Debian's installation scripts would.
+
+    The names decide what the programs do: started as `slurmctld-wlm` it refuses every GPU job.
+    """
+    for program in prefix.glob("usr/sbin/*-wlm"):
+        link = program.with_name(program.name.removesuffix("-wlm"))
         if not link.exists():
-            link.symlink_to(f"{name}-wlm")
+            link.symlink_to(program.name)
 
 
 def unpacked() -> Path:
@@ -211,10 +201,10 @@ class Slurm(Cluster):
             found.append(Job(int(number), what, state, node, handle, in_array))
         return found
 
-    def spoil(self, jobs: Sequence[Job]) -> dict[Job, tuple[str, ...]]:
+    def spoil(self, jobs: Sequence[Job]) -> dict[Job, str]:
         cancelled = next(job for job in jobs if job.state == "running")
         self.cancel(cancelled.handle)
-        return {cancelled: ("the scheduler says CANCELLED",)}
+        return {cancelled: "the scheduler says CANCELLED"}
 
     def hold(self, job: Job) -> None:
         self.call("scontrol", "hold", job.handle)
@@ -226,7 +216,7 @@ class Slurm(Cluster):
         the next job before the node has reported its devices, and Slurm 22.05 then never frees a
         device. Reconfiguring it makes it count again what living jobs hold.
         """
-        self.call("scancel", f"--user={user_name()}")
+        self.call("scancel", f"--user={USER}")
         self._await(lambda: not self.call("squeue", "-h"))
         devices = sum(count > 0 for count in GPUS.values())
         self._await(lambda: self._shown_nodes().count("(IDX:") == devices)  # all have reported
@@ -304,8 +294,6 @@ class Slurm(Cluster):
 
     def _write_files(self) -> None:
         folder = self.run_dir
-        if len(str(folder)) > LONGEST_RUN_DIR:
-            raise ClusterError(f"{folder}: give a path of at most {LONGEST_RUN_DIR} characters")
         for name in ("bin", "state", "dev", *(f"spool.{node}" for node in GPUS)):
             (folder / name).mkdir()
         for node, count in GPUS.items():
@@ -315,7 +303,7 @@ class Slurm(Cluster):
         host = socket.gethostname().partition(".")[0]
         self._conf.write_text(CONF.format(
             folder=folder, host=host, at=f"NodeHostname={host} NodeAddr=127.0.0.1",
-            user=user_name(), plugins=self._plugins, first_job=random.randrange(1, LAST_JOB),
+            user=USER, plugins=self._plugins, first_job=random.randrange(1, 60_000_000),
             **self._ports,
         ))  # fmt: skip
         (folder / "gres.conf").write_text(GRES.format(folder=folder))
@@ -336,7 +324,6 @@ class Slurm(Cluster):
         return self.run_dir / "slurm.conf"
 
     def _launch_node(self, name: str) -> None:
-        """Start the slurmd of a node."""
         self._start(name, "slurmd", "-D", "-N", name, "-d", f"{self._prefix}/usr/sbin/slurmstepd")
 
     def _start(self, name: str, program: str, *arguments: str) -> None:
@@ -345,6 +332,5 @@ class Slurm(Cluster):
         self._launch(name, [self._prefix / "usr" / "sbin" / program, *arguments], env)
 
     def _listens(self, node: str) -> bool:
-        """Whether the daemon of a node takes connections."""
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self._ports[node])) == 0

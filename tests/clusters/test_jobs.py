@@ -23,10 +23,10 @@ def test_a_bad_night_is_told_shard_by_shard(night):
     night.wait_for("all are submitted", lambda: len(night.jobs()) == shards)
     room = min(shards - 1, night.cluster.room)
     night.wait_for("as many work as can", lambda: len(night.at_gate()) == room)
-    bad = {"00000": ("matrix 0 holds NaN or Inf",)}
+    bad = {"00000": "matrix 0 holds NaN or Inf"}
     jobs = [job for job in night.jobs() if job.what != "multiply 00000"]
-    for job, words in night.cluster.spoil(jobs).items():
-        bad[job.what.removeprefix("multiply ")] = words
+    spoilt = night.cluster.spoil(jobs).items()
+    bad |= {job.what.removeprefix("multiply "): words for job, words in spoilt}
     night.open()
     assert run.wait(timeout=300) == 1
     night.wait_for("no job stays in the queue", night.idle)
@@ -36,8 +36,7 @@ def test_a_bad_night_is_told_shard_by_shard(night):
     told = re.findall(r"  failed: ((?:(?:, )?multiply \d+)+): (.*)\n", words)
     reasons = {shard: why for names, why in told for shard in re.findall(r"\d+", names)}
     assert set(reasons) == set(bad), words
-    for shard, parts in bad.items():
-        assert [part for part in parts if part not in reasons[shard]] == []
+    assert [shard for shard, why in bad.items() if why not in reasons[shard]] == []
     assert re.search(r"log: results/default/logs/multiply/00000-[0-9a-f]{12}\.log", words)
     assert f"cd '{night.root}' && " in words
     night.heal()
@@ -85,14 +84,11 @@ def test_a_task_leaves_before_its_time_is_up(night):
     assert len({job.number for job in night.jobs()}) >= 2
 
 
-WORDS = {"slurm": "--partition=cpu --ntasks=1 --mem=500", "uge": ""}
-"""What the controller's job requests, by profile."""
-
-
 def submit(night) -> str:
     """Submit a run; return the job number of its controller."""
     profile = night.cluster.profile
-    words = ["submit", "--profile", profile, f"--job={WORDS[profile]}", "--configfile", "mine.yaml"]
+    asks = "--job=" + {"slurm": "--partition=cpu --ntasks=1 --mem=500", "uge": ""}[profile]
+    words = ["submit", "--profile", profile, asks, "--configfile", "mine.yaml"]
     line = [sys.executable, "-m", "shardwise.command", *words, *night.cluster.quick]
     done = subprocess.run(
         [*night.workspace.before, *line], cwd=night.root, capture_output=True, text=True,

@@ -48,11 +48,12 @@ WAYS = [f"{kind} {way} {what}" for kind in KINDS for way in KINDS[kind].placemen
     ("site", "way"), [case(way, DAY, marks=FAULTS[way.split()[-1]]) for way in WAYS],
     indirect=["site"],
 )  # fmt: skip
-def test_every_device_that_was_granted_computes(nodes, night, way):
+def test_every_device_that_was_granted_computes(night, way):
     """All granted devices, and no others, compute one shard at a time each, with the bits of NumPy.
 
     If a rank is killed or the job cancelled, no process lives on, and another job does the rest.
     """
+    night.cluster.need_several_nodes()
     name, _, what = way.rpartition(" ")
     placed = night.cluster.placements[name]
     own = {"product": f"{night.root}/gated.py:square", "input": str(night.root / "stack")}
@@ -96,18 +97,19 @@ REDUCES = [f"{kind} {way}" for kind in KINDS for way in KINDS[kind].reduces]
 
 @pytest.mark.fault("a rank that raises")
 @pytest.mark.parametrize(("site", "way"), [case(way, ON_TWO) for way in REDUCES], indirect=["site"])
-def test_the_ranks_are_where_they_were_granted(nodes, way, tmp_path):
+def test_the_ranks_are_where_they_were_granted(idle, way, tmp_path):
     """The job's tasks form one world on its nodes, whose sum has the bits of the tree.
 
     A missing product ends the job with 3, and its error is printed once.
     """
-    found = nodes.reduces[way]
+    idle.need_several_nodes()
+    found = idle.reduces[way]
     left = factories.noise((9, 8, 8))
     made = factories.listed(factories.plan(tmp_path, left, shards=3, materialize=False))
     words = ("reduce", "--plan", made.results.plan, "--launcher", found.launcher)
     line = shlex.join(factories.command(*words))
-    job = nodes.submit(line, *found.options)
-    assert nodes.finish(job) == 0, nodes.printed(job)
+    job = idle.submit(line, *found.options)
+    assert idle.finish(job) == 0, idle.printed(job)
     on = json.loads(made.results.summary.read_text())["nodes"]
     assert tuple(sorted(on.values(), reverse=True)) == found.counts
     total = TreeSum(np, (8, 8), "float64")
@@ -115,7 +117,7 @@ def test_the_ranks_are_where_they_were_granted(nodes, way, tmp_path):
     assert np.load(made.results.statistic("sum")).tobytes() == total.values()[0].tobytes()
     made.results.statistic("sum").unlink()
     factories.file(made, "product", "00001").unlink()
-    job = nodes.submit(line, *found.options)
-    assert nodes.finish(job) == 3, nodes.printed(job)
-    assert (nodes.printed(job).count(" ERROR "), "00001" in nodes.printed(job)) == (1, True)
+    job = idle.submit(line, *found.options)
+    assert idle.finish(job) == 3, idle.printed(job)
+    assert (idle.printed(job).count(" ERROR "), "00001" in idle.printed(job)) == (1, True)
     assert not made.results.statistic("sum").exists()

@@ -155,13 +155,8 @@ def failing(error: int, done: bool = False) -> Callable[[Call], NoReturn]:
 
 def failing_from(at: int, error: int, kinds: tuple[str, ...]) -> Fault:
     """A fault that fails calls of some kinds from one call on, like a disk that stays full."""
-
-    def fault(number: int, call: Call) -> Any:
-        if number >= at and call.kind in kinds:
-            raise _error(error, call)
-        return call.do()
-
-    return fault
+    fail = failing(error)
+    return lambda number, call: fail(call) if number >= at and call.kind in kinds else call.do()
 
 
 def plain(call: Call) -> Any:
@@ -180,7 +175,7 @@ class Power:
 
     def __init__(self, at: int, folder: Path, aside: Path) -> None:
         self.at, self._folder, self._aside = at, folder, aside
-        self._bytes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        self._bytes: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._names: list[tuple[str, list[tuple[str, str]]]] = []
         self._replace, self._open, self._pwrite = os.replace, os.open, os.pwrite
 
@@ -216,6 +211,5 @@ class Power:
         die()
 
 
-def _identity(path: str) -> tuple[int, int]:
-    facts = os.lstat(path)
-    return facts.st_dev, facts.st_ino
+def _identity(path: str) -> int:
+    return os.lstat(path).st_ino

@@ -27,7 +27,7 @@ from shardwise.files.commit import abandon
 
 from tests.faults import inject
 from tests.faults.inject import RENAMES, WRITES, Fault, failing, failing_from, once
-from tests.faults.stages import STAGES, Stage, restored, state, visible_faults
+from tests.faults.stages import STAGES, restored, state, visible_faults
 
 KILL, TERM = "kill -9 at a call to the disk", "SIGTERM at 30 moments"
 POWER = "power loss at a call to the disk"
@@ -56,12 +56,12 @@ FAILURES: tuple[tuple[str, tuple[str, ...], Callable[[int], Fault]], ...] = (
 )
 """The errors, the kinds of calls that each may strike, and what makes one from a call on."""
 
-Try = tuple[str, int, Fault]
-"""The name of a fault, the number of the call that it strikes, and the fault."""
+Tries = Iterator[tuple[str, int, Fault]]
+"""The names of faults, the number of the call that each strikes, and the fault."""
 
 
-def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> Iterator[Try]:
-    """The tries that end a stage, by ``kill``, ``power`` or ``term``."""
+def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> Tries:
+    """What ends a stage, by ``kill``, ``power`` or ``term``."""
     if way == "term":
         drawn = random.Random(len(kinds)).sample(range(len(kinds)), min(30, len(kinds)))
         signal.signal(signal.SIGTERM, errors.terminate)  # handled as in a command line
@@ -77,7 +77,7 @@ def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> I
             yield KILL, at, once(at, inject.killed_half_way)
 
 
-def failures(kinds: list[str], every: int) -> Iterator[Try]:
+def failures(kinds: list[str], every: int) -> Tries:
     """Every error where it can happen: at each rename, and at every ``every``-th call."""
     for at, kind in enumerate(kinds):
         for name, struck, fault in FAILURES:
@@ -112,26 +112,12 @@ def forked(
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def counted(folder: Path, stage: Stage, aside: Path) -> list[str]:
-    """The kinds of a stage's calls, in order."""
-    kinds = aside / "kinds"
-
-    def work() -> None:
-        calls = inject.Calls(folder, lambda number, call: call.do())
-        stage.run(folder)
-        kinds.write_text(" ".join(calls.seen))
-
-    assert forked(folder, work) == 0
-    return kinds.read_text().split()
-
-
 def warm_up(root: Path) -> None:
     """Load and compile here what every child would load and compile again."""
     folder = root / "warm" / "run"
     folder.mkdir(parents=True)
-    stage = STAGES["reduce over another"]
-    stage.prepare(folder)
-    stage.run(folder)
+    for step in STAGES["reduce over another"]:
+        step(folder)
     gc.collect()  # the thread pools of its tasks end with the tasks
     for thread in set(threading.enumerate()) - {threading.current_thread()}:
         thread.join()
@@ -155,39 +141,46 @@ def judged(fault: str, code: int, words: str, folder: Path, after: dict[str, byt
     return found
 
 
-def tried(
-    root: Path, stage: Stage, way: str, every: int, counts: Counter
-) -> Iterator[list[object]]:
+def tried(root: Path, name: str, way: str, every: int, counts: Counter) -> Iterator[list[object]]:
     """Try one stage at all points; yields what was wrong."""
     folder, snapshot, aside, said = (root / name for name in ("run", "snapshot", "aside", "said"))
     for made in (folder, aside):
         made.mkdir(parents=True)
-    assert forked(folder, lambda: stage.prepare(folder)) == 0
+    *before_it, stage = STAGES[name]
+    assert forked(folder, lambda: [step(folder) for step in before_it]) == 0
     restored(folder, snapshot)
-    kinds = counted(folder, stage, aside)
+
+    def count() -> None:
+        calls = inject.Calls(folder, lambda number, call: call.do())
+        stage(folder)
+        said.write_text(" ".join(calls.seen))
+
+    assert forked(folder, count) == 0
+    kinds = said.read_text().split()
     before, after = state(snapshot), state(folder)
     erring = way == "errors"
     tries = failures(kinds, every) if erring else ends(way, kinds, every, folder, aside)
-    for name, at, fault in tries:
+    for kind, at, fault in tries:
         restored(snapshot, folder)
 
         def work(fault: Fault = fault, at: int = at) -> None:
-            stage.run(folder)
+            stage(folder)
             if not erring:  # the last try strikes after the last call
                 fault(at, inject.Call("end", "", lambda: None))
 
         code = forked(folder, work, fault, str(said))
-        found = judged(name, code, said.read_text(), folder, after)
+        found = judged(kind, code, said.read_text(), folder, after)
         found += visible_faults(folder, before, after)
-        if forked(folder, lambda: stage.run(folder)) != 0:
+        if forked(folder, lambda: stage(folder)) != 0:
             found.append("the next run failed")
         elif state(folder) != after:
             found.append("the next run left something else")
-        if name in (KILL, TERM):  # power loss may take the journal's line that tells what to sweep
+        # Power loss may take the journal's line that tells what to sweep.
+        if kind in (KILL, TERM):
             found += [f"{path.name} is left" for path in folder.rglob("*.npy.*.tmp")]
-        counts[name] += 1
+        counts[kind] += 1
         if found:
-            yield [name, at, *kinds[at : at + 1], *found]
+            yield [kind, at, *kinds[at : at + 1], *found]
 
 
 def main() -> None:
@@ -199,7 +192,7 @@ def main() -> None:
     for name in names or fresh:
         before = counts.total()
         folder = root / name.replace(" ", "_")
-        found = tried(folder, STAGES[name], way, int(every), counts)
+        found = tried(folder, name, way, int(every), counts)
         wrong += [[name, *one] for one in found]
         stages[name] = counts.total() - before
     sys.stdout.write(json.dumps({"tried": counts, "stages": stages, "wrong": wrong}) + "\n")

@@ -31,17 +31,6 @@ STACK = factories.noise((6, 5, 5), "float32", seed=7)
 SHARDS = ("00000", "00001")
 
 
-class Stage:
-    """A stage, the last of some steps; all of them work in ``folder/results``."""
-
-    def __init__(self, *steps: Callable[[Path], object]) -> None:
-        *self._before, self.run = steps
-
-    def prepare(self, folder: Path) -> None:
-        for step in self._before:
-            step(folder)
-
-
 def _made(folder: Path, **over: object) -> plans.Plan:
     path = folder.parent / "input.npy"
     if not path.exists():
@@ -90,22 +79,21 @@ _made_synthetic = partial(_made, synthetic={"matrices": 4, "dim": 4, "dtype": "f
 _first, _last = (lambda folder, name=name: _multiplied(folder, name) for name in SHARDS)
 _listed = (_made, _multiplied, _ledger)
 _listed_sum = (_made_sum, _multiplied, _ledger)
-STAGES = {
-    "plan": Stage(_made),
-    "plan over another": Stage(
-        _made, _copied, _multiplied, _ledger, _reduced, partial(_made, shards=3)
-    ),
-    "synthesize": Stage(_made_synthetic, lambda folder: copies.synthesize(_plan(folder))),
-    "shard": Stage(_made, _copied),
-    "multiply": Stage(_made, _first, _last),
-    "multiply, keep: sum": Stage(_made_sum, _first, _last),
-    "multiply over another": Stage(_made_sum, _multiplied, _made, _first, _last),
-    "multiply, adopted": Stage(_in_place, _multiplied, _touched, _last),
-    "ledger": Stage(*_listed),
-    "ledger over another": Stage(*_listed_sum, *_listed),
-    "reduce": Stage(*_listed, _reduced),
-    "reduce over another": Stage(*_listed_sum, _reduced, *_listed, _reduced),
+STAGES: dict[str, tuple[Callable[[Path], object], ...]] = {
+    "plan": (_made,),
+    "plan over another": (_made, _copied, _multiplied, _ledger, _reduced, partial(_made, shards=3)),
+    "synthesize": (_made_synthetic, lambda folder: copies.synthesize(_plan(folder))),
+    "shard": (_made, _copied),
+    "multiply": (_made, _first, _last),
+    "multiply, keep: sum": (_made_sum, _first, _last),
+    "multiply over another": (_made_sum, _multiplied, _made, _first, _last),
+    "multiply, adopted": (_in_place, _multiplied, _touched, _last),
+    "ledger": _listed,
+    "ledger over another": (*_listed_sum, *_listed),
+    "reduce": (*_listed, _reduced),
+    "reduce over another": (*_listed_sum, _reduced, *_listed, _reduced),
 }
+"""Each stage, the last of some steps; all of them work in ``folder/results``."""
 
 
 def state(folder: Path) -> dict[str, bytes]:
@@ -153,10 +141,6 @@ def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
         plan = _plan(folder)
     except ShardwiseError:
         return
-    yield from _untrue_products(plan)
-
-
-def _untrue_products(plan: plans.Plan) -> Iterator[str]:
     lacking = Store(plan).missing()
     for name in plan.shards:
         if name not in lacking and not vouches(

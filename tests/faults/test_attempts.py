@@ -20,34 +20,26 @@ ORDERS = sorted(set(itertools.permutations("aaabbb")))
 """Of each attempt's three steps: it renames its product, then its receipt, then it ends."""
 
 
-class Turns:
-    """Lets two threads take their steps in a given order: each waits until it is its turn."""
+def interleaved(monkeypatch, made, order, products):
+    """Multiply one shard in two threads whose renames follow ``order``; return how each ended."""
+    left, changed, replace = [*order], threading.Condition(), npy.os.replace
+    ends = {}
 
-    def __init__(self, order):
-        self._order, self._at = order, 0
-        self._changed = threading.Condition()
-
-    def take(self, step):
+    def take(step):
         """Do one step of this thread when all before it are done."""
         who = threading.current_thread().name
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._order[self._at :][:1] == (who,), 60)
+        with changed:
+            assert changed.wait_for(lambda: left[:1] == [who], 60)
             try:
                 return step()
             finally:
-                self._at += 1
-                self._changed.notify_all()
-
-
-def interleaved(monkeypatch, made, order, products):
-    """Multiply one shard in two threads whose renames follow ``order``; return how each ended."""
-    turns, replace = Turns(order), npy.os.replace
-    ends = {}
+                del left[0]
+                changed.notify_all()
 
     def in_turn(old, new):
         if Path(new).parent.name != "products":  # such as the note on a failure
             return replace(old, new)
-        return turns.take(lambda: replace(old, new))
+        return take(lambda: replace(old, new))
 
     def attempt(name):
         try:
@@ -70,7 +62,7 @@ def interleaved(monkeypatch, made, order, products):
         try:
             write(*words)
         finally:
-            turns.take(lambda: None)
+            take(lambda: None)
 
     monkeypatch.setattr(receipts, "write_for", last)
     threads = [threading.Thread(target=attempt, args=(name,), name=name) for name in "ab"]
@@ -79,13 +71,6 @@ def interleaved(monkeypatch, made, order, products):
     for thread in threads:
         thread.join()
     return ends
-
-
-def vouched(made):
-    """Whether the shard is whole; asserts that its receipt then has its product's checksum."""
-    whole = not Store(made).missing()
-    assert not whole or vouches(factories.receipt(made).file, factories.file(made, "product"))
-    return whole
 
 
 @pytest.mark.fault("two attempts of one shard at once")
@@ -98,7 +83,8 @@ def test_a_receipt_never_vouches_for_the_other_attempts_file(tmp_path, monkeypat
     products = {"a": 1, "b": 2 if differ else 1}
     with monkeypatch.context() as patch:
         ends = interleaved(patch, made, order, products)
-    whole = vouched(made)
+    whole = not Store(made).missing()
+    assert not whole or vouches(factories.receipt(made).file, factories.file(made, "product"))
     assert whole or differ, "attempts that agree never disturb each other"
     assert whole or any("another attempt" in end for end in ends.values())
     assert "whole" in ends.values() or not whole

@@ -35,15 +35,9 @@ from tests.workspace import SNAKEMAKE, Finished, Workspace
 Config = dict[str, Any]
 At = tuple[int, int]
 
-LIMIT_S = 300
-"""Time limit of one step."""
-
-REPAIRS = 4
-"""How often a user follows the messages of a run before it has to end with 0."""
-
-PARTS = 4
-"""Parts of a night's histories that run side by side, as processes wait half of their time."""
-
+LIMIT_S = 300  # of one step
+REPAIRS = 4  # How often a user follows the messages of a run before it has to end with 0.
+PARTS = 4  # of a night's histories, side by side, as processes wait half of their time
 MATRICES = 12
 ONE, RECIPE = {"ranks": 1}, {"matrices": MATRICES, "dim": 6, "dtype": "float32", "seed": 0}
 BASE: Config = {
@@ -153,8 +147,7 @@ class Stage:
         config = config | {"results": "out", "reduce": config["reduce"] | {"statistics": names}}
         key = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
         for name in DATA:
-            whole = (place / name).is_file()
-            for path in [place / name] if whole else sorted((place / name).rglob("*.npy")):
+            for path in sorted((place / name).rglob("*.npy")) or [place / name]:
                 key.update(path.read_bytes())
         if key.hexdigest() not in self._fresh:
             workspace = self.pristine.clone(self.folder / "fresh")
@@ -163,13 +156,9 @@ class Stage:
                 copy(place / name, workspace.root / name)
             workspace.configure(**config)
             done, out = workspace.run("--cores", "1"), workspace.root / "out"
-            self._fresh[key.hexdigest()] = (
-                done,
-                {
-                    _KEY.sub("", str(path.relative_to(out))): path.read_bytes()
-                    for path in out.rglob("*.npy")
-                },
-            )
+            made = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*.npy")}
+            made = {_KEY.sub("", name): content for name, content in made.items()}
+            self._fresh[key.hexdigest()] = done, made
             shutil.rmtree(workspace.root)
         return self._fresh[key.hexdigest()]
 

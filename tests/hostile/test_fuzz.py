@@ -13,10 +13,7 @@ import pytest
 from tests.hostile.readers import READERS, Hang, reader
 
 FOUND = Path(__file__).parent / "found"
-SOME = 50
-"""Cases of a reader in the suite."""
-
-CASES = [(name, SOME) for name in READERS]
+CASES = [(name, 50) for name in READERS]
 NIGHT = [pytest.mark.nightly, pytest.mark.timeout(36000)]
 CASES += [pytest.param(name, 1_000_000 // len(READERS), marks=NIGHT) for name in READERS]
 

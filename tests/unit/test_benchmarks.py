@@ -16,13 +16,10 @@ MORE = {
     "proof": ["--only", "float32", "complex64", "int16"],
     "reduce": ["--only", "float32 d=(8 products cold ranks=2|72 sum cached ranks=1)"],
 }
-SCRIPTS = ("commands", "dispatch", "kernels", "proof", "reduce", "shard_jobs")
-
-BY_DAY = ("kernels", "shard_jobs")
-"""The code of ``proof`` is run by day in test_freivalds.py."""
+AT_NIGHT = ("commands", "dispatch", "proof", "reduce")  # test_freivalds.py runs proof's code
 
 
-@pytest.mark.parametrize("script", [s if s in BY_DAY else nightly(s) for s in SCRIPTS])
+@pytest.mark.parametrize("script", ["kernels", "shard_jobs", *map(nightly, AT_NIGHT)])
 def test_a_benchmark_fills_a_table(tmp_path: Path, script: str) -> None:
     """It prints rows, no result is wrong, and no file is left."""
     line = [sys.executable, str(BENCHMARKS / f"{script}.py"), "--tiny", *MORE.get(script, ())]

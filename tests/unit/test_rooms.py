@@ -8,7 +8,7 @@ import functools
 import os
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -40,22 +40,14 @@ IMPORTERS = {
 """Which files may import a package that only some machines have."""
 
 _FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-
-
-def _module(path: Path) -> str:
-    """The dotted name of a file, below the package; empty for the package itself."""
-    words = path.relative_to(PACKAGE).with_suffix("").parts
-    return ".".join(words[:-1] if words[-1] == "__init__" else words)
-
-
-FILES = {_module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 @functools.cache
 def _imports(path: Path) -> set[str]:
     """All modules that a file imports anywhere, with the names that it takes from them."""
-    tree, found = ast.parse(path.read_text("utf-8")), set()
-    for node in ast.walk(tree):
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -64,45 +56,26 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-def _inner(name: str) -> str | None:
-    """The module of this package that an import reaches; None for any other package."""
-    words = name.split(".")
-    if words[0] != PACKAGE.name:
-        return None
-    for end in range(len(words), 1, -1):
-        if (module := ".".join(words[1:end])) in FILES:
-            return module
-    return ""
-
-
-def _room(module: str) -> str:
-    return module.partition(".")[0]
-
-
 def test_a_room_imports_only_from_lower_floors():
     """Each has its floor; no import goes upward or sideways."""
-    assert {_room(module) for module in FILES if module} <= set(_FLOOR)
-    wrong = {
-        (module, target)
-        for module, path in FILES.items()
-        for target in {_inner(name) for name in _imports(path)} - {None, "", module}
-        if module
-        and _room(module) != _room(target)
-        and _FLOOR[_room(target)] >= _FLOOR[_room(module)]
-    }
+    wrong = []
+    for path in FILES:
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if room != "__init__":
+            own = {name.split(".")[1] for name in _imports(path) if name.startswith("shardwise.")}
+            others = own & {*_FLOOR} - {room}
+            wrong += [(path, other) for other in others if _FLOOR[other] >= _FLOOR[room]]
     assert not wrong
 
 
 def test_rooms_and_entry_scripts_stay_small():
     """A room has few files, its ``__init__.py`` only a docstring, an entry script few lines."""
-    rooms = defaultdict(list)
-    for path in FILES.values():
-        rooms[path.parent].append(path.name)
-        if path.name == "__init__.py" and path.parent != PACKAGE:
-            body = ast.parse(path.read_text("utf-8")).body
-            assert (len(body), bool(ast.get_docstring(ast.Module(body, [])))) == (1, True), path
-    assert len(rooms.pop(PACKAGE)) <= TOP_FILES
-    assert not {room.name: names for room, names in rooms.items() if len(names) > ROOM_FILES}
+    rooms = Counter(path.parent for path in FILES)
+    assert rooms.pop(PACKAGE) <= TOP_FILES
+    assert not {room: files for room, files in rooms.items() if files > ROOM_FILES}
+    for init in PACKAGE.rglob("*/__init__.py"):
+        body = ast.parse(init.read_text("utf-8"))
+        assert (len(body.body), bool(ast.get_docstring(body))) == (1, True), init
     scripts = [path.read_text("utf-8") for path in PACKAGE.parent.glob("*.py")]
     assert max(len(text.splitlines()) for text in scripts) < SCRIPT_LINES
 
@@ -112,7 +85,7 @@ def test_importers(package):
     """Only the files of `IMPORTERS` import a package that some machines lack."""
     found = {
         path.relative_to(PACKAGE).as_posix()
-        for path in FILES.values()
+        for path in FILES
         if any(name.partition(".")[0] == package for name in _imports(path))
     }
     assert found

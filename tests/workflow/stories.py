@@ -106,7 +106,8 @@ def a_silent_controller(night: Night) -> Story:
 
 
 def a_lost_node(night: Night) -> Story:
-    """A node crashes with the tasks that work on it."""
+    """A node crashes with the tasks that work on it; they run again elsewhere."""
+    night.cluster.need_several_nodes()
     yield
     node = night.cluster.lost_node
     lost = night.at_gate(node)

@@ -33,29 +33,21 @@ def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
     assert not (workspace.root / "results").exists()
 
 
-def test_a_run_without_a_core_is_refused(workspace: Workspace) -> None:
-    """Snakemake itself would wait forever for a core."""
-    workspace.configure(**SMALL)
-    refused(workspace.run("--cores", "0", timeout=60), "no job could start with 0 cores or jobs")
-
-
-@pytest.mark.parametrize(("own", "words"), [
-    (["--configfile", "config.yaml"], "--configfile is given more than once"),
-    (["-Ckeep=sum", "-Cresults=other"], "--config is given more than once"),
+@pytest.mark.parametrize(("results", "profile", "options", "words"), [
+    # Snakemake itself would wait forever for a core.
+    ("r", "local", ["--cores", "0"], "no job could start with 0 cores or jobs"),
+    # It would take the last one, and compute another problem.
+    ("r", "local", ["-n", "--configfile", "config.yaml"], "--configfile is given more than once"),
+    ("r", "local", ["-n", "-Ckeep=sum", "-Cresults=s"], "--config is given more than once"),
+    ("a$b", "slurm", ["-n"], "results 'a$b' holds '$', but schedulers pass names to a shell"),
+    ("a$b", "uge", ["-n"], "results 'a$b' holds '$', but schedulers pass names to a shell"),
 ])  # fmt: skip
-def test_an_option_given_twice_drops_no_config(workspace: Workspace, own, words) -> None:
-    """Snakemake itself takes the last one, and would compute another problem."""
-    workspace.configure(**SMALL)
-    refused(workspace.run("--dry-run", *own), words)
-
-
-def test_names_for_no_scheduler_are_refused_in_a_dry_run(workspace: Workspace) -> None:
-    """Under every profile that submits; on this machine they are just names."""
-    workspace.configure(**SMALL, results="a$b")
-    for profile in ("slurm", "uge"):
-        done = workspace.run("--dry-run", profile=profile)
-        refused(done, "results 'a$b' holds '$', but schedulers pass names to a shell")
-    assert workspace.run("--dry-run").code == 0
+def test_a_run_is_refused(workspace: Workspace, results, profile, options, words) -> None:
+    """What no run can begin with, or would mean something else than was asked for."""
+    workspace.configure(**SMALL, results=results)
+    refused(workspace.run(*options, profile=profile, timeout=60), words)
+    if "$" in results:  # on this machine it is just a name
+        assert workspace.run("-n").code == 0
 
 
 HOME = ("env", "-u", "XDG_CACHE_HOME", "-u", "XDG_CONFIG_HOME", "-u", "XDG_DATA_HOME")

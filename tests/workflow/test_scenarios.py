@@ -15,6 +15,7 @@ tests/histories.
 
 import contextlib
 import re
+import shlex
 import signal
 import zipfile
 from collections.abc import Callable, Sequence, Set
@@ -25,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import fake_devices
 from tests.factories import leftovers, nightly
 from tests.night import Night
 from tests.places import DISPATCHES, PLACES, case, on
@@ -91,15 +93,23 @@ RUNS = {
         stories.requeued, ("slurm array",), (fault("a job that is requeued"),),
         ("slurm array", "slurm pool", "slurm mpi"), shards=2,
     ),
+    "a lost node": Run(
+        stories.a_lost_node, ("grid_engine array",), (fault("a node that goes down"),),
+        tuple(place for place in SCHEDULERS if "pool" not in place and "mpi" not in place),
+    ),
 }  # fmt: skip
-LOST_NODE = Run(
-    stories.a_lost_node, ("grid_engine array",), (),
-    tuple(place for place in SCHEDULERS if "pool" not in place and "mpi" not in place),
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("site", "dispatch", "name"),
+    [case(place, run.day, name, marks=run.faults)
+     for name, run in RUNS.items() for place in PLACES if place in run.places],
+    indirect=["site"],
 )  # fmt: skip
-
-
-def play(night: Night, dispatch: str, run: Run) -> None:
-    """Play a story on a run, assert what must hold after any story, and let a rerun do the rest."""
+def test_what_happens_to_a_run_costs_no_more_than_it_must(night, dispatch, name):
+    """The exit code, the lost shards and the words are the row's; a rerun is right to the bit."""
+    run = RUNS[name]
     count = run.shards or night.cluster.room + 1
     # A task of an array claims one shard ahead: with twice as many shards, each task has work.
     shards = 2 * count if dispatch == "array" else count
@@ -129,28 +139,8 @@ def play(night: Night, dispatch: str, run: Run) -> None:
     night.heal()
     night.finish()
     # Whether a process on another node lives is unknown here: its temporary files stay.
-    assert run is LOST_NODE or not leftovers(night.workspace.file(""))
+    assert name == "a lost node" or not leftovers(night.workspace.file(""))
     assert {shard: night.receipts()[shard] for shard in before} == before
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("site", "dispatch", "name"),
-    [case(place, run.day, name, marks=run.faults)
-     for name, run in RUNS.items() for place in PLACES if place in run.places],
-    indirect=["site"],
-)  # fmt: skip
-def test_what_happens_to_a_run_costs_no_more_than_it_must(night, dispatch, name):
-    """The exit code, the lost shards and the words are the row's; a rerun is right to the bit."""
-    play(night, dispatch, RUNS[name])
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.fault("a node that goes down")
-@on(*LOST_NODE.day, places=LOST_NODE.places)
-def test_a_lost_node_costs_its_tasks(nodes, night, dispatch):
-    """The tasks run again elsewhere."""
-    play(night, dispatch, LOST_NODE)
 
 
 @pytest.mark.timeout(600)
@@ -166,7 +156,9 @@ def test_digits_have_the_bits_of_numpy(night, dispatch):
     night.workspace.configure(**night.own)
     local = night.cluster.profile == "local"
     rule = "multiply" if dispatch in ("jobs", "array") else dispatch
-    done = night.run(*(() if local else ("--until", rule, *night.with_devices(4))))
+    fake = fake_devices.environment(4, night.root.with_name("leases"))
+    export = "export " + shlex.join(f"{name}={value}" for name, value in fake.items())
+    done = night.run(*(() if local else ("--until", rule, "--precommand", export)))
     assert done.code == 0, done.output
     if not local:
         night.wait_for("the queue is empty", night.idle)

@@ -38,22 +38,6 @@ def test_a_run_in_another_folder_names_where_it_was_typed(workspace: Workspace) 
     assert "shardwise: 0 of " in done.stderr
 
 
-def test_two_working_folders_may_share_a_results_folder(workspace: Workspace) -> None:
-    """Each sum is of the folder's own inputs, even if their names and time stamps are the same."""
-    shared = workspace.root / "shared"
-    other = workspace.clone(workspace.root.with_name("two"))
-    path = other.root / "stack" / "7.npy"
-    stamp = path.stat().st_mtime_ns
-    path.unlink()  # a link
-    np.save(path, STACK[7] + 1)
-    os.utime(path, ns=(stamp, stamp))
-    for folder, last in ((workspace, STACK[7:]), (other, STACK[7:] + 1)):
-        folder.configure(**OWN | {"results": str(shared), "dispatch": "pool"})
-        folder.succeed("--until", "reduce")
-        stack = np.concatenate([STACK[:7], last])
-        assert np.array_equal(np.load(shared / "sum.npy"), (stack @ stack).sum(axis=0))
-
-
 def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace) -> None:
     """Progress, failures and last words are all there; Snakemake's own log file has the rest."""
     bad = STACK.copy()

@@ -34,13 +34,6 @@ def laid_out(array):
     return [array.copy(), np.array(array, order="F"), strided]
 
 
-def refused(comm, told, call, *arguments):
-    """Every rank is refused, and the ranks go on together."""
-    with pytest.raises(ValueError, match=told):
-        call(comm, *arguments)
-    comm.Barrier()
-
-
 def check_averages(comm):
     """All dtypes, shapes and orders, by each rank's count: added in float64, rounded once."""
     for counts in ([1] * comm.size, [*range(0, 3 * comm.size - 3, 3), 4]):
@@ -70,6 +63,12 @@ def check_broadcasts(comm):
 def check_refusals(comm):
     """If one rank differs, or nothing can be averaged, every rank is refused and none waits."""
     zeros, average, broadcast = np.zeros(2), collectives.average, collectives.broadcast
+
+    def refused(comm, told, call, *arguments):
+        with pytest.raises(ValueError, match=told):
+            call(comm, *arguments)
+        comm.Barrier()  # the ranks go on together
+
     refused(comm, "is of int32; pass arrays of floats", average, [zeros, np.zeros(3, "int32")], 1)
     refused(comm, "the counts of all ranks are 0", average, [zeros], 0)
     if comm.size == 1:

@@ -10,8 +10,7 @@ from tests.factories import ROOT
 
 PROGRAM = ROOT / "examples" / "data_parallel" / "train.py"
 EPOCHS = 3
-BOUND = 1e-12
-"""The largest relative difference of losses that README.md allows."""
+BOUND = 1e-12  # The largest relative difference of losses that README.md allows.
 
 
 def train(ranks, folder):
