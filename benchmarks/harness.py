@@ -58,10 +58,7 @@ def heading(*cells: str) -> None:
 
 def row(*cells: object) -> None:
     """Print a row: floats with four significant digits, None as a dash."""
-    texts = (
-        f"{cell:.4g}" if isinstance(cell, float) else "–" if cell is None else str(cell)
-        for cell in cells
-    )
+    texts = [f"{c:.4g}" if isinstance(c, float) else str("–" if c is None else c) for c in cells]
     say(f"| {' | '.join(texts)} |")
 
 
@@ -86,13 +83,10 @@ def machine(xp: Any = np) -> str:
 
 
 def array_module(numpy: bool) -> Any:
-    """NumPy or cupy; `InputError` without a GPU.
-
-    Without CUDA_VISIBLE_DEVICES it uses the first device, as all peers have to share one.
-    """
+    """NumPy or cupy; `InputError` without a GPU."""
     from shardwise.multiply import backend
 
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # all peers have to share one device
     if not backend.on_gpu("numpy" if numpy else "cupy"):
         return np
     backend.clear_switches()
@@ -124,9 +118,15 @@ def write_stack(path: Path, dtype: str, shape: tuple[int, ...], seed: int = 0) -
 
 def plan(folder: Path, stack: Path, **over: Any) -> Any:
     """The plan of a stack that is read in place, in one shard; ``over`` are config keys."""
+    from shardwise.plan import sources
+
     from tests import factories
 
-    own = {"input": str(stack), "shards": 1, "materialize": False, **over}
-    # A benchmark may list a file several times, which a run would refuse.
-    with mock.patch("shardwise.plan.sources._refuse_twice"):
+    own, look = {"input": str(stack), "shards": 1, "materialize": False, **over}, sources._look
+    # A benchmark may list a file several times, which a run would refuse: each counts as another.
+    with mock.patch.object(sources, "_look") as patched:
+        patched.side_effect = lambda *asked: [
+            (*found[:2], sources.remote.Status(str(place), 0, ""), found[3])
+            for place, found in enumerate(look(*asked))
+        ]
         return factories.plan(folder, **own)
