@@ -53,7 +53,7 @@ class TryAgain(ShardwiseError):  # noqa: N818 - named after what to do
 
 
 class DeviceFailed(ShardwiseError):  # noqa: N818 - named after what happened
-    """The device is lost, busy, full or, as a ``suspect``, wrong: this process must not go on."""
+    """The device is lost, busy or full, or, a ``suspect``, computed wrongly: the process ends."""
 
     exit_code = 75
 

@@ -42,7 +42,7 @@ def check(
     """All about GPUs; only one finding if there is no driver or the config asks for NumPy."""
     if (version := cuda()) is None or backend == "numpy":
         found = "no NVIDIA driver here (libcuda.so.1)" if version is None else "backend: numpy"
-        do = f"in a job on a GPU node, with {host.install(12)}, it says more; or backend: numpy"
+        do = f"run it in a job on a GPU node, after {host.install(12)}; or set backend: numpy"
         level = "fault" if backend == "cupy" else "note"
         yield Finding(level, "driver", found, "NumPy, unless the config says cupy", do)
         return

@@ -88,8 +88,10 @@ def refuse_moved(results: Results, began: os.stat_result) -> None:
 def refuse_unmarked(results: Results) -> None:
     """Refuse to write into a folder that no run has made."""
     if not results.marker.is_file():
-        words = f"name the results folder of a run, or say so: touch {for_bash(results.marker)}"
-        raise InputError(f"{results.root}: no run made this folder; {words}")
+        words = f"a run or, if one did make this, touch {for_bash(results.marker)}"
+        raise InputError(
+            f"{results.root}: no run made this folder; name the results folder of {words}"
+        )
 
 
 def append_line(path: Path, line: str, sync: bool = True) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET
-from shardwise.files.paths import RESULTS, SUMS, Results, for_bash
+from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.numerics import covariance, statistics
 from shardwise.plan import plan as plans
 from shardwise.plan.covariance import count_rows
@@ -175,7 +175,7 @@ def _write(
         written = files.publish(files.digests)
     finally:
         files.discard()
-    for name in {*RESULTS} - {*names}:
+    for name in {*OF_SUMS, SUMS, *_OF_COVARIANCES} - {*names}:
         results.statistic(name).unlink(missing_ok=True)  # of an earlier merge
     results.label_names.unlink(missing_ok=True)
     if counts:

@@ -2,9 +2,9 @@
 
 A slot goes from *free* to *reading* to *queued* and back to *free*, and slots keep their order. One
 thread drives the ring. It begins reads into each free slot, including those of the next shard while
-this one ends; waits for the oldest read; queues checksums, product, proof and sum; and examines
-the checks once the device has passed the mark behind that work. Other threads read and write
-(host.py, cuda.py).
+this one ends; waits for the oldest read; queues checksums, product, proof and sum; and, once
+the device has passed the mark behind that work, examines what the checks found. Other threads read
+and write (host.py, cuda.py).
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class Ring:
         self._machine, self._plan, self._problem = machine, plan, plan.problem
         self._keep = plan.settings.keep
         self._allocate(shard, most)
-        # Numbers of slots, and batches that lie in the others.
+        # Free slots by number; the others hold these batches.
         self._free = deque(range(len(self._slots)))
         self._reading, self._queued = deque[Batch](), deque[Batch]()
         # Nodes of the last sum, and their writes; they are valid until the next sum ends.

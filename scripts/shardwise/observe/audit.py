@@ -159,7 +159,8 @@ def _look_at_shard(plan: Plan, audit: Audit, row: Shard) -> ProductReceipt | Non
     with audit.noting(results.receipt(row.name)):
         own = receipts.check_product(plan, row.shard)
         audit.sizes.append(receipts.check_elements(results.product(row.name), own.file))
-        audit.proven &= own.proof is not None
+        if own.proof is None:
+            audit.proven = False
         whole = own
     with audit.noting(results.shard_receipt(row.input_name)), suppress(receipts.NoReceipt):
         own_copy = receipts.check_copy(plan, row.shard)

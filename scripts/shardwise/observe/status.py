@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shardwise.errors import IntegrityError, ShardwiseError, one_line
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results, list_names, place, stamp
 from shardwise.plan import plan as plans
@@ -244,6 +244,8 @@ def look(root: Path, at: float | None = None, before: Status | None = None) -> S
                 seen.summary = receipts.read_finished(plan)
         except IntegrityError as error:
             damage.append(str(error))
+        except InputError:  # a run has withdrawn it meanwhile
+            pass
     seen.damage = [one_line(words) for words in damage[:20]]
     return seen
 

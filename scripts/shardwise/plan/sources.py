@@ -182,13 +182,10 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
     except InputError as error:  # about one array: it may not name the sheet or glob
         words = str(error)
         raise InputError(words if words.startswith(origin) else f"{origin}: {words}") from error
-    dimensions, cure = (
-        (2, 3),
-        "write it as one matrix (m, k), or a stack of them (N, m, k), of no side 0",
-    )
+    dimensions, cure = (2, 3), "write it as one matrix (m, k), or a stack of them (N, m, k)"
     if origin == "input":
         dimensions = (3, 3)
-        cure = "a stack has dimensions (N, m, k), none 0: reshape it, or name a folder of 2-D files"
+        cure = "a stack has three dimensions (N, m, k): reshape it, or name a folder of 2-D files"
     top, head, *_ = arrays[0]
     sources, matrices, seen = list[Source](), 0, dict[Any, str]()
     for path, header, status, identity in arrays:
@@ -196,8 +193,10 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
         twin, wrong = seen.setdefault((own, header.place), path), ""
         if len(seen) == len(sources):
             wrong = f"is the same file as {twin}; leave one out, or copy it to count it twice"
-        elif len(header.shape) not in dimensions or 0 in header.shape:
+        elif len(header.shape) not in dimensions:
             wrong = f"has shape {header.shape}; {cure}"
+        elif 0 in header.shape:
+            wrong = f"has shape {header.shape}, so there is nothing to multiply; leave it out"
         elif header.shape[-2:] != head.shape[-2:] or header.native != head.native:
             wrong = (
                 f"is {header.shape} of {header.native.name}, but {top} is {head.shape} of "

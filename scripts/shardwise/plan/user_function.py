@@ -1,9 +1,9 @@
 """A product of the user's own: a function in a Python file, called with ``(xp, block)``."""
 
+import ast
 import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -147,7 +147,8 @@ def trial(spec: str, folder: str) -> None:
         result = call(spec, load(spec), np, block, 0)
         said = 0, "", result.shape[1:], product_dtype(result.dtype.name)
     except (ShardwiseError, MemoryError) as error:
-        said = *errors.verdict(error), None, None
+        code, words = errors.verdict(error)
+        said = code, words[:100_000], None, None  # a user's words may be longer than an answer
     Path(folder, _ANSWER).write_text(json.dumps(said))
     sys.stdout.flush()
     contain.sweep()
@@ -197,15 +198,22 @@ def check_used(planned: Mapping[str, str]) -> None:
 
 def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
     """A warning of files that a function's file names, and the config does not; or nothing."""
-    folder, text = os.path.dirname(file), source.decode(errors="replace")
-    names = re.findall(r"""["']([^"'\n]+)["']""", text)
-    for line in re.findall(r"^\s*(?:from|import)\s(.+)", text, re.MULTILINE):
-        for module in re.findall(r"\w[\w.]*", line):
-            names += [module.replace(".", "/") + end for end in (".py", "/__init__.py")]
-    places = dict.fromkeys(place for name in names for place in (name, os.path.join(folder, name)))
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError, RecursionError):  # the function's trial reports this
+        return ""
+    folder, places = os.path.dirname(file), list[str]()
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            places += [node.value, os.path.join(folder, node.value)]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            outer = [module] if (module := getattr(node, "module", None)) else []
+            modules = [*outer, *(".".join([*outer, alias.name]) for alias in node.names)]
+            stems = [os.path.join(folder, *module.split(".")) for module in modules]
+            places += [stem + end for stem in stems for end in (".py", "/__init__.py")]
     known = {os.path.realpath(path) for path in (file, *listed)}
-    named = [p for p in places if os.path.isfile(p) and os.path.realpath(p) not in known]
-    if not named:
+    found = (path for path in dict.fromkeys(places) if os.path.isfile(path))
+    if not (named := [path for path in found if os.path.realpath(path) not in known]):
         return ""
     return (
         f"product: {file} names {some(named, 5)}: if these files change, no shard is "

@@ -5,6 +5,7 @@ task writes none itself, but its line in the journal stays.
 """
 
 import json
+import logging
 import os
 import re
 import time
@@ -63,11 +64,14 @@ def note(
     place = os.path.relpath(log, results.root) if log else None
     failure = Failure(name, code, one_line(words)[:_MOST_LETTERS], host.node(), time.time(),
                       device, attempt, this_run(), place)  # fmt: skip
-    with suppress(OSError, ShardwiseError):  # the error itself is in the log
+    try:
         results.failed.mkdir(exist_ok=True)
         for own in [name, f"{DEVICE}{device}"] if suspect and device else [name]:
             with commit(results.failure(own)) as file:
                 file.write(json.dumps(asdict(failure), indent=1).encode() + b"\n")
+    except (OSError, ShardwiseError) as error:
+        why = f"the failure file cannot be written: {error}"
+        logging.getLogger(__name__).error("%s: %s (%s)", name, failure.reason, why)
 
 
 def forget(results: Results, name: str) -> None:

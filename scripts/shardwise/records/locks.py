@@ -29,7 +29,8 @@ def take_lock(path: Path, busy: str, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) 
 
 def hold_job_lock(results: Results) -> AbstractContextManager[Any]:
     """Take the lock that all jobs on these results share, held until the context ends."""
-    with suppress(OSError):  # a disk that is full or read-only must not stop a job here
+    # A disk that is full, read-only or without such locks must not stop a job here.
+    with suppress(OSError, TryAgain):
         return take_lock(results.living, "", fcntl.LOCK_SH)
     return nullcontext()
 

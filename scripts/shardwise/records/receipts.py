@@ -179,10 +179,7 @@ def passes(check: Callable[..., object], *words: Any) -> bool:
 
 
 def read(path: Path, kind: type[_R], file: Mapping[str, Any] = {}, **own: Any) -> _R:
-    """Read a receipt that says of itself and its file what ``own`` and ``file`` say.
-
-    Raises IntegrityError, or one of its kinds above.
-    """
+    """Read a receipt; IntegrityError if it, or its ``file``, states other values than these."""
     raw = small.read(path, _MOST_BYTES)
     if raw is None:
         raise NoReceipt(f"{path}: the receipt is missing")

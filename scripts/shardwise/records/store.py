@@ -1,6 +1,6 @@
 """What a results folder holds of a plan, what the rest would take, and what other configs left.
 
-A product is done if it and its receipt exist under the names, with a key, that the plan gives them.
+A product is done if it and its receipt exist under the names that the plan gives them.
 """
 
 import math
@@ -24,7 +24,9 @@ from shardwise.units import human_bytes
 
 _MOST_SHARDS = 100_000
 # A file of a shard, or the failure of a copy or of a stage.
-_KEYED = re.compile(r"(?:[0-9]{3}/)?(?:[a-z]+-)?((?:[0-9]+-)?[0-9a-f]{12})\.(?:npy|json)")
+_KEYED = re.compile(
+    r"(?:[0-9]{3}/)?(?:[a-z]+-(?=.*\.json$))?((?:[0-9]+-|(?<=-))[0-9a-f]{12})\.(?:npy|json)"
+)
 
 
 def unmark(marker: Path) -> set[str]:

@@ -3,6 +3,7 @@
 import logging
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,8 +41,10 @@ def submit(plan: Plan, options: Namespace, name: str, tasks: int | None = None) 
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{job}.sh"
     file.write_text(script(plan, options, name, folder.absolute() / job))
-    schedulers.remember(plan.results, options.scheduler, job)
     words = _command(options, job, tasks, str(file))
+    if shutil.which(words[0]) is None:
+        raise schedulers.absent(words[0])
+    schedulers.remember(plan.results, options.scheduler, job)
     log.info("%s", shlex.join(words))
     with tempfile.TemporaryFile("w+") as said:
         client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
@@ -60,14 +63,14 @@ def submit(plan: Plan, options: Namespace, name: str, tasks: int | None = None) 
         error = schedulers.refusal(text, code)
         if tasks == 1 or not isinstance(error, QueueFull):
             raise error
-        log.warning("the scheduler takes no more tasks now (%s); asking for %d", error, tasks // 2)
+        log.warning("the scheduler takes fewer tasks (%s); asking for %d", error, tasks // 2)
         submit(plan, options, name, tasks // 2)
 
 
 def _follow(plan: Plan, scheduler: str, job: str, client: subprocess.Popen[bytes]) -> None:
-    """Wait for the client, which waits for the last task, until all shards are whole or none lives.
+    """Wait for the client, but not longer than until all shards are whole or no task lives.
 
-    The client itself would go on waiting for tasks that never start, or whose hosts are silent.
+    The client would go on waiting for tasks that never start, or whose hosts are silent.
     """
     store, pause, asked = Store(plan), _LOOK_SECONDS, time.monotonic()
     heard = asked

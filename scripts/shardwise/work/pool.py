@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 10.0  # for workers to end
 _DEATHS = 4  # of workers on one seat: its device may be the cause
-
-
 heard: list[int] = []  # signals by which the scheduler has said that it will end this job
 
 
@@ -89,6 +87,10 @@ class Pool:
         self._sweep()
         own = claims.Claims(self._plan, self._round, process.pid, self._store.is_whole)
         if not (left := own.open()):
+            if process.returncode < 0:  # it was killed while it prepared its device
+                words = f"a worker {contain.words(process.returncode)} before it had a shard"
+                worker = claims.worker_failure(self._plan)
+                failures.note(self._plan.results, worker, TryAgain.exit_code, words)
             return process.returncode
         begun = {s: last_start(self._plan.results.starts(self._plan.shards[s].name)) for s in left}
         if mine := [s for s in left if begun[s] and begun[s].process == process.pid]:

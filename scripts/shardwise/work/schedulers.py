@@ -43,6 +43,12 @@ def refusal(text: str, code: int) -> TryAgain | InputError:
     return (TryAgain if _AWAY.search(text) else InputError)(text)
 
 
+def absent(program: str) -> InputError:
+    """The error for a command of a scheduler that this shell does not find."""
+    words = f"{program} is not on PATH here: load the scheduler's module, or take --profile local"
+    return InputError(words)
+
+
 def call(*words: str, seconds: float = 30.0) -> str:
     """What a command of a scheduler prints; `refusal` makes the error if it fails."""
     try:
@@ -53,9 +59,7 @@ def call(*words: str, seconds: float = 30.0) -> str:
     except subprocess.TimeoutExpired:
         raise TryAgain(f"{words[0]} did not answer within {seconds:g} s") from None
     except FileNotFoundError:
-        raise InputError(
-            f"{words[0]} is not on PATH here: load the scheduler's module, or take --profile local"
-        ) from None
+        raise absent(words[0]) from None
     if done.returncode:
         text = " ".join((done.stderr.strip() or done.stdout.strip()).split())
         raise refusal(text or f"{words[0]} ended with {done.returncode}", done.returncode)
@@ -82,7 +86,7 @@ def cancel(scheduler: str, name: str) -> None:
 def living(scheduler: str, names: Sequence[str], stuck: bool = True) -> list[str]:
     """The numbers of the jobs with these names that still wait or work; may raise TryAgain.
 
-    Under Grid Engine the names are prefixes. Without ``stuck``, jobs that are do not count.
+    Under Grid Engine the names are prefixes. Stuck jobs (see `queue`) count only with ``stuck``.
     """
     if scheduler == "slurm":
         line = f"--name={','.join(names)}"

@@ -23,7 +23,6 @@ from shardwise.multiply.job import Session, ShardJob
 from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
 from shardwise.records import failures
-from shardwise.records.failures import count_starts
 from shardwise.records.store import Store
 from shardwise.work import claims
 from shardwise.work.pool import heard, heed
@@ -42,8 +41,8 @@ def work(plan: Plan, end: float | None, options: Namespace) -> int:
         plan = plan.anchored(Path.cwd())
         contain.adopt()
         os.dup2(2, 1)  # what the function prints goes to stderr
-    store = Store(plan)
-    own = claims.Claims(plan, claims.load(plan, options.round), os.getpid(), store.is_whole)
+    whole, own_round = Store(plan).is_whole, claims.load(plan, options.round)
+    own = claims.Claims(plan, own_round, os.getpid(), whole)
     try:
         with failures.noted(plan.results, claims.worker_failure(plan), device=choose.taken_uuid):
             if not suffices(end):
@@ -65,7 +64,7 @@ def work(plan: Plan, end: float | None, options: Namespace) -> int:
 def suffices(end: float | None, longest: float = 0.0, shards: int = 1) -> bool:
     """Whether a device can compute some shards before Unix time ``end``, one after another.
 
-    ``longest`` is the time of its longest shard so far; until one has ended, no second may begin.
+    ``longest`` is the time of its longest shard so far; before that, a job with an end begins one.
     """
     if heard or end is None:
         return not heard
@@ -99,9 +98,8 @@ class ShardLoop:
             # After compiling CUDA kernels, SIGTERM no longer interrupts a wait: restore that.
             signal.siginterrupt(signal.SIGTERM, True)
             self._compute(*begun)
-            self._longest = max(
-                self._longest, time.monotonic() - began
-            )  # with the wait for its copy
+            # With the wait for its copy.
+            self._longest = max(self._longest, time.monotonic() - began)
             began = time.monotonic()
         self._settle()
         if not suffices(self._end, self._longest):
@@ -124,7 +122,7 @@ class ShardLoop:
         try:
             if isinstance(job, Exception):
                 raise job
-            again = count_starts(self._plan.results.starts(shard.name)) > 0
+            again = failures.count_starts(self._plan.results.starts(shard.name)) > 0
             if again:  # it may have killed its worker, and may do so again:
                 self._settle()  # the shard behind must not be lost with it
             job.compute((lambda: None) if again else self._coming)

@@ -195,10 +195,10 @@ def test_a_listed_file_is_part_of_the_key(tmp_path):
 @pytest.mark.parametrize(("source", "named"), [
     ("import helpers", ["helpers.py"]), ("from helpers import f", ["helpers.py"]),
     ("from . import helpers", ["helpers.py"]), ("import package.part", ["package/part.py"]),
-    ("from package import f", ["package/__init__.py"]),
+    ("from package import part", ["package/__init__.py", "package/part.py"]),
     ("np.load('mean.npy')", ["mean.npy"]), ("open('data/t.txt')", ["data/t.txt"]),
     ("Path(__file__).with_name('mean.npy')", ["mean.npy"]),
-    ("import helpers\nload('mean.npy')", ["mean.npy", "helpers.py"]),
+    ("import helpers\nload('mean.npy')", ["helpers.py", "mean.npy"]),
     ("import numpy\nload('other.npy')\nprint('', '.', 'data', 'a\\0', 'x' * 9)", []),
     ("def broken(", []), ("'''Of f.py.'''\nf = 'f.py'", []),
 ])  # fmt: skip

@@ -107,7 +107,7 @@ def test_a_full_queue_gets_half_as_many_tasks(tmp_path, site):
     """The refused submission, which is cancelled, does not end the next one."""
     made = planned(tmp_path)
     (site / "refusal").write_text("sbatch: error: AssocMaxSubmitJobLimit")
-    assert "takes no more tasks now (AssocMaxSubmitJobLimit;" in submitted(made, "--array-tasks=4")
+    assert "takes fewer tasks (AssocMaxSubmitJobLimit;" in submitted(made, "--array-tasks=4")
     assert rounds_of(site) == ["1 --array=1-4", "1 --array=1-2"]
 
 

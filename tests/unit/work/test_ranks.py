@@ -6,7 +6,7 @@ import signal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.work.ranks import seats
+from shardwise.work.dispatch import seats
 
 from tests import processes
 from tests.factories import nightly

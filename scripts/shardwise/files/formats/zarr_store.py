@@ -23,7 +23,7 @@ from shardwise.files.npy import Header, checked_descr
 
 zarr.config.set({"async.concurrency": 4})  # chunks that are decoded at once; for all threads
 
-_LISTED: dict[str, dict[str, remote.Status]] = {}  # what `status` found; each may be long
+_LISTED: dict[str, dict[str, remote.Status]] = {}  # by address, what was listed last
 
 
 class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
@@ -63,9 +63,7 @@ def metadata_of(store: str, inside: str) -> str:
 
 def status(path: str) -> remote.Status:
     """The bytes of an array, and a digest that changes when any of its files or objects does."""
-    if len(_LISTED) >= 16:
-        _LISTED.clear()
-    _LISTED[path] = found = _list(path)
+    found = _list(path)
     lines = sorted("\0".join([key, str(own.size), own.etag]) for key, own in found.items())
     digest = small.checksum("\n".join(lines).encode(errors="replace"), 8)
     place = path if remote.is_url(path) else os.path.realpath(path)
@@ -76,7 +74,10 @@ def _list(path: str) -> dict[str, remote.Status]:
     """Size and version of each file (behind links too) or object of an array, by its name there."""
     top = os.path.dirname(path) or "."
     if remote.is_url(path):
-        return remote.below(top)
+        if len(_LISTED) >= 64:  # arrays may have many objects
+            _LISTED.clear()
+        _LISTED[path] = found = remote.below(top)
+        return found
     found = {}
     for folder, _, files in os.walk(top, onerror=refuse_closed, followlinks=True):
         for file in (os.path.join(folder, name) for name in files if name != ".zattrs"):
@@ -110,7 +111,8 @@ def header(path: str, inside: str) -> Header:
         raise InputError(
             f"{folder}: {chunks - written:,} of {chunks:,} chunks are missing, its fill value is "
             f"{fill}, and {len(keys) - written} other files are there: {os.path.basename(path)} "
-            f"gives chunks names such as {key_of((0,) * len(grid))}; correct them, or copy it again"
+            f"gives chunks names such as {key_of((0,) * len(grid))}; write the missing chunks, "
+            "correct the names, or copy the store again"
         )
     return Header(
         shape, checked_descr(array.dtype, folder), chunk=chunk, chunks=chunks,
