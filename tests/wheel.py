@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -45,12 +44,11 @@ def environment(bin_folder: Path) -> dict[str, str]:
 
 
 def call(
-    bin_folder: Path, folder: Path, *words: str, code: int = 0, by: Sequence[str] = ("shardwise",)
+    bin_folder: Path, folder: Path, *words: str, code: int = 0
 ) -> "subprocess.CompletedProcess[str]":
     """Run the command in a folder; it must end with ``code``."""
-    program, *options = by
     done = subprocess.run(
-        [bin_folder / program, *options, *words], cwd=folder, env=environment(bin_folder),
+        [bin_folder / "shardwise", *words], cwd=folder, env=environment(bin_folder),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr

@@ -91,17 +91,16 @@ class Calls:
                 return size
 
         def python_open(
-            file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None,
-            errors: Any = None, newline: Any = None, closefd: bool = True, opener: Any = None,
+            file: Any, mode: str = "r", buffering: int = -1, *words: Any, opener: Any = None,
+            **more: Any,
         ) -> Any:  # fmt: skip
-            if not set(mode) & set("wax+") or isinstance(file, int):
-                return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
-            bare = mode.replace("b", "").replace("t", "")
-            raw = Raw(file, bare, opener=opener or partial(os.open, mode=0o666))
-            if buffering == 0:
+            if not set(mode) & set("wax+") or "b" not in mode:  # logs are text
+                return real(file, mode, buffering, *words, opener=opener, **more)
+            opener = opener or partial(os.open, mode=0o666)
+            raw = Raw(file, mode.replace("b", ""), opener=opener)
+            if not buffering:
                 return raw
-            file = (io.BufferedRandom if "+" in mode else io.BufferedWriter)(raw)
-            return file if "b" in mode else io.TextIOWrapper(file, encoding, errors, newline)
+            return (io.BufferedRandom if "+" in mode else io.BufferedWriter)(raw)
 
         io.open = builtins.open = python_open
 

@@ -164,6 +164,7 @@ def _read_metadata(path: str, known: remote.Status | None = None) -> dict[str, A
         raw = None
     try:
         # A TypeError unless it is an object. Version 2 has a file of its own for each type.
-        return {"node_type": "array", **json.loads(raw)} if raw is not None else {}
+        known_type = {} if path.endswith("zarr.json") else {"node_type": "array"}
+        return {**known_type, **json.loads(raw)} if raw is not None else {}
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: damaged Zarr metadata: {error!s:.200}; copy it again") from error
