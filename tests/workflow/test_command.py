@@ -66,9 +66,12 @@ def test_submit_starts_a_run_that_is_not_refused(bin_folder: Path, tmp_path: Pat
     said = call(bin_folder, tmp_path, "submit").stdout
     assert "its messages: shardwise.log" in said
     log = tmp_path / "shardwise.log"
-    processes.until(lambda: "done: -mine/sum.npy" in log.read_text())
-    processes.until(lambda: not locks.is_living(results))
+    processes.until(results.command.exists)
+    processes.until(lambda: not locks.is_job_locked(log))
     before = log.read_text()
+    assert "done: -mine/sum.npy" in before
+    with locks.take_lock(log, ""):
+        assert "is still at work" in call(bin_folder, tmp_path, "submit", code=75).stderr
     done = call(bin_folder, tmp_path, "submit", "--config", "product=A @ C", code=2)
     assert "unknown product" in done.stderr
     assert log.read_text() == before

@@ -57,6 +57,12 @@ def seconds(text: str) -> float:
 
 _RESULTS = "results folder; default: that of the config"
 _CONFIG = "config files over config.yaml; later ones override earlier ones"
+_PROFILE = "where jobs run: a folder, or its name in profiles/; default: the only one, or local"
+_DEVICES = "GPUs to use at most, 0: all that were granted; plan --trial: those of the run (1)"
+_MEMORY = "MiB of host memory for all processes of this machine; default: as planned"
+_DISPATCH = "who computes: workers on this machine (the default), an array job, or MPI ranks"
+_RANKS = "MPI ranks; default: the slots of the job, else 2, or one for each GPU or node"
+_WAIT = "seconds to wait for a GPU; default: 300 in a job of a scheduler, else 3600"
 
 OPTIONS: dict[str, dict[str, Any]] = {
     # Which results, or which part of them.
@@ -68,28 +74,29 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--key": {"help": "key that the plan must have for this job; snakemake passes it"},
     "--statistics": {"nargs": "+", "choices": STATISTICS, "default": ["sum"],
                      "help": "what to write of all products; default: sum"},
-    "out": {"type": Path, "metavar": "OUT", "help": "new folder, or one of an earlier merge"},
+    "out": {"type": Path, "metavar": "OUT",
+            "help": "folder to write: new, or of an earlier merge, which is replaced"},
     "folders": {"nargs": "+", "metavar": "FOLDER", "help": "results folder of a finished run"},
     # Of the plan.
     "--planned": {"type": Path, "help": "plan.tsv that snakemake made; commit it"},
     "--digest": {"help": "digest that the plan must have; snakemake passes it"},
     "--quote": {"action": "store_true", "help": "write nothing: print what a run would need"},
     "--trial": {"action": "store_true", "help": "as --quote; compute some shards to predict time"},
-    "--profile": {"help": "where jobs run; default: the only one in profiles/, or local"},
+    "--profile": {"help": _PROFILE},
     "--job": {"metavar": "WORDS", "type": shlex.split,
-              "help": "options of sbatch or qsub for the job: --job='--time=7-0 --mem=8G'"},
+              "help": "options of sbatch or qsub for the job, or each task: --job='--time=7-0'"},
     # Who computes, and with what.
-    "--devices": {"type": natural, "help": "GPUs to use at most; default, and with 0: all"},
-    "--mem-mb": {"dest": "memory", "type": mebibytes, "help": "MiB of memory; default: as planned"},
-    "--device-wait": {"type": seconds, "help": "seconds to wait for a GPU; 300 in a job, or 3600"},
+    "--devices": {"type": natural, "help": _DEVICES},
+    "--mem-mb": {"dest": "memory", "type": mebibytes, "help": _MEMORY},
+    "--device-wait": {"type": seconds, "help": _WAIT},
     "--run-time": {"type": seconds, "help": "run time of the job: no shard begins that cannot end"},
     "--round": {"help": "folder of claims; default: all missing shards"},
     "--seat": {"type": natural, "help": "the GPU of this node to look at first"},
     "--parent": {"type": int, "help": "end when the process of this id ends"},
     "--until": {"type": float, "help": "when the scheduler ends this job, in Unix time"},
-    "--dispatch": {"choices": ("pool", "array", "mpi"), "default": "pool", "help": "who computes"},
+    "--dispatch": {"choices": ("pool", "array", "mpi"), "default": "pool", "help": _DISPATCH},
     "--workers": {"choices": ("device", "node"), "help": "mpi: a rank on each GPU, or each node"},
-    "--ranks": {"type": natural, "help": "MPI ranks; 0, the default: as slots or GPUs are granted"},
+    "--ranks": {"type": natural, "help": _RANKS},
     "--launcher": {"help": "what starts MPI ranks, such as 'mpiexec -hosts node1,node2'"},
     "--array-tasks": {"type": natural, "help": "array: most tasks to share the shards"},
     "--array-limit": {"type": natural, "help": "array: run at most this many tasks at once"},

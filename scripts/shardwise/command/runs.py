@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from shardwise.errors import InputError, leave_on_interrupt, tell
 from shardwise.host import PROJECT, TYPED
+from shardwise.records.locks import take_lock
 
 _LOG = Path("shardwise.log")
 
@@ -58,11 +59,13 @@ def submit(options: Namespace) -> int:
     Exit codes: 0 it is submitted; else that of the dry run, or of the scheduler.
     """
     line = _line(options)
+    busy = f"a run that was submitted in this folder is still at work (see {_LOG}); let it finish"
+    take_lock(_LOG, busy).close()
     first = line.index("snakemake") + 1  # of its options: after a -- it would take -n for a target
     if code := subprocess.run([*line[:first], "-n", *line[first:]], check=False).returncode:
         return code
     if options.job is None:
-        with _LOG.open("ab") as log:
+        with take_lock(_LOG, busy) as log:  # Snakemake inherits the lock, and holds it to its end
             run = subprocess.Popen(
                 line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
