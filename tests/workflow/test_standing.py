@@ -35,7 +35,7 @@ def test_a_run_in_another_folder_names_where_it_was_typed(workspace: Workspace) 
     command = (inner / "out" / "logs" / "command.txt").read_text()
     assert command.startswith(f"cd {shlex.quote(str(workspace.root))} && ")
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert "shardwise: 0 of " in done.stderr
+    assert "every shard has its product" in done.stderr
 
 
 def test_as_shipped_a_run_says_what_matters_in_a_few_lines(workspace: Workspace) -> None:

@@ -15,6 +15,7 @@ sys.path.insert(
     ),
 )
 
+from shardwise.devices import grants
 from shardwise.workflow import progress
 from shardwise.workflow.hooks import shell_prefix
 from shardwise.workflow.run import Run

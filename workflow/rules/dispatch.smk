@@ -23,11 +23,10 @@ if run.dispatch == "array":
             runtime=run.minutes("multiply"),
         params:
             plan=run.results.plan,
-            tasks=run.array_words,
-            run_time=run.run_time_words,
+            words=run.worker_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch array'
-            " --mem-mb {resources.mem_mb} {params.run_time} {params.tasks} 2> {log:q}"
+            " --mem-mb {resources.mem_mb} {params.words} 2> {log:q}"
 
 
 if run.dispatch == "pool":
@@ -48,12 +47,13 @@ if run.dispatch == "pool":
             runtime=run.minutes("pool"),
         params:
             plan=run.results.plan,
-            devices=run.most_devices,
-            run_time=run.run_time_words,
+            # The most to use if a grant is a mere number; 0: all that the job finds.
+            devices=grants.counted(run.node_words),
+            words=run.worker_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch pool'
             " --devices {params.devices} --mem-mb {resources.mem_mb}"
-            " {params.run_time} 2> {log:q}"
+            " {params.words} 2> {log:q}"
 
 
 if run.dispatch == "mpi":
@@ -77,8 +77,8 @@ if run.dispatch == "mpi":
         params:
             plan=run.results.plan,
             workers=run.workers,
-            run_time=run.run_time_words,
+            words=run.worker_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch mpi'
             " --ranks {resources.tasks} --launcher {resources.mpi:q} --workers {params.workers}"
-            " --mem-mb {resources.mem_mb} {params.run_time} 2> {log:q}"
+            " --mem-mb {resources.mem_mb} {params.words} 2> {log:q}"

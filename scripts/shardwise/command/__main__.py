@@ -12,7 +12,8 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from shardwise import __version__, errors
@@ -40,23 +41,26 @@ def main(script: str | None = None) -> None:
 
 def _start(name: str, typed: bool) -> None:
     """Start a command; ``typed`` says that the user typed its name, not that of a script."""
-    from shardwise.command import options, stages
+    from shardwise.command import options
+    from shardwise.command.stages import STAGES
 
     if name in ("-h", "--help"):
-        works = {name: work for name, (work, _) in stages.STAGES.items()}
-        lines = (f"  {name:<12}{work.__doc__.splitlines()[0]}\n" for name, work in works.items())
-        sys.stdout.write(f"usage: shardwise COMMAND [OPTIONS]\n\n{''.join(lines)}\n")
-        sys.stdout.write("shardwise COMMAND --help lists its options. Begin with init.\n")
+        sys.stdout.write("usage: shardwise COMMAND [OPTIONS]\n\n")
+        for command, (where, _) in STAGES.items():
+            about = resolve_name(f"shardwise.{where}").__doc__.splitlines()[0]
+            sys.stdout.write(f"  {command:<12}{about}\n")
+        sys.stdout.write("\nshardwise COMMAND --help lists its options. Begin with init.\n")
         return
     if name == "--version":
         sys.stdout.write(f"shardwise {__version__}\n")
         return
-    if name not in stages.STAGES:
+    if name not in STAGES:
         raise InputError(f"shardwise: there is no command {name!r}; see shardwise --help")
     if name in ("multiply", "work", "dispatch"):
         # As Snakemake does for its jobs; a scheduler grants no more without being asked, either.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    work, names = stages.STAGES[name]
+    where, names = STAGES[name]
+    work = resolve_name(f"shardwise.{where}")
     parsed = options.parse(work, names, f"shardwise {name}" if typed else None)
     if name in ("init", "run", "submit"):
         sys.exit(work(parsed))
@@ -97,11 +101,10 @@ def _run(
             here, line = os.getcwd(), shlex.join([sys.executable, *sys.argv])
             log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), here)
             log.info("by hand: cd %s && %s", shlex.quote(here), line)
-        lock: AbstractContextManager[Any] = nullcontext()
-        if hasattr(options, "plan") and options.plan.is_file():
-            refuse_links(results := Results(options.plan.parent))
-            lock = locks.hold_job_lock(results)
-        with lock:
+        with ExitStack() as held:
+            if hasattr(options, "plan") and options.plan.is_file():
+                refuse_links(results := Results(options.plan.parent))
+                held.enter_context(locks.hold_job_lock(results))
             code = work(options) or 0
     except BaseException as error:
         code = _end(error, mpi)
@@ -116,7 +119,11 @@ def _end(error: BaseException, mpi: Any) -> int:
     if mpi and isinstance(error, ShardwiseError):
         # srun ends the other ranks when the first has ended, but they must return this code, too.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if _all_arrive(mpi.COMM_WORLD):
+        # Whether all ranks come here, each with an error.
+        arrival, end = mpi.COMM_WORLD.Ibarrier(), time.monotonic() + _ARRIVAL_SECONDS
+        while not (together := arrival.Test()) and time.monotonic() < end:
+            time.sleep(0.01)
+        if together:
             if mpi.COMM_WORLD.rank == 0:
                 errors.explain(error)
             mpi.Finalize()  # a regular end: after an abort srun would return 137, whatever the code
@@ -146,16 +153,6 @@ def _leave(code: int) -> NoReturn:
     if sys.stdout:  # else it is closed
         sys.stdout.flush()
     os._exit(code)
-
-
-def _all_arrive(comm: Any) -> bool:
-    """Whether all ranks come here, each with an error, within `_ARRIVAL_SECONDS`."""
-    arrival, end = comm.Ibarrier(), time.monotonic() + _ARRIVAL_SECONDS
-    while not arrival.Test():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 if __name__ == "__main__":

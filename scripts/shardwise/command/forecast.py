@@ -20,38 +20,31 @@ _MARGIN = 1.3  # by which most predictions that we compared were wrong: docs/quo
 
 def show(plan: Plan, settings: Settings, options: Namespace) -> None:
     """Print the quote of a run; a trial computes some of its shards first."""
-    free, store, tried = planner.check_folder(plan), Store(plan), (0.0, 0.0)
+    free, store, devices = planner.check_folder(plan), Store(plan), options.devices or 1
+    words = "time not known; --trial predicts it"
     if options.trial:
-        tried = try_shards(plan, settings, options.profile or "local")
+        ends, rate = try_shards(plan, settings, options.profile or "local")
     missing = store.missing()
     said = f"{plan.results.root}: nothing is left to do"
     if missing or not store.is_summed(settings.reduce["statistics"]):
         shards = f"{len(missing)} of {count(len(plan.shards), 'shard')} to compute"
         said = f"{plan.results.root}: {shards}; the disk has {human_bytes(free)} free\n"
         said += quote(plan, settings.reduce, missing)
-    words = "time not known; --trial predicts it"
     if options.trial:
-        likely, work = predict(*tried, plan, options.devices or 1)
+        work = rate * sum(amounts(plan, missing))
+        busiest = -(-len(missing) // devices)  # how many shards the busiest device computes
+        likely = ends + work * busiest / max(1, len(missing))
         spread = f"{seconds(likely / _MARGIN)} to {seconds(likely * _MARGIN)}"
-        words = f"time {seconds(likely)} with {count(options.devices or 1, 'device')} ({spread}), "
+        words = f"time {seconds(likely)} with {count(devices, 'device')} ({spread}), "
         words += f"which compute for {work / 3600:.3g} hours in all"
     sys.stdout.write(f"{said}\n{words}\n")
 
 
-def predict(ends: float, rate: float, plan: Plan, devices: int) -> tuple[float, float]:
-    """Seconds of the whole run, and of all devices: its ends, and the work of the busiest device.
-
-    ``rate`` are the seconds for each byte that a shard reads or writes.
-    """
-    missing = Store(plan).missing()
-    busiest, work = -(-len(missing) // devices), rate * sum(amounts(plan, missing))
-    return ends + work * busiest / max(1, len(missing)), work
-
-
 def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, float]:
-    """Run two of the missing shards, whose products stay; return what `predict` takes.
+    """Run two of the missing shards, whose products stay; return two times, in seconds.
 
-    Raises the ShardwiseError for the exit code of the run, if it failed.
+    That of the ends of a run, and that for each byte which a shard reads or writes. Raises the
+    ShardwiseError for the exit code of the run, if it failed.
     """
     missing, results = Store(plan).missing(), plan.results
     if len(missing) <= _TRIED:

@@ -27,8 +27,7 @@ def parse(work: Callable[..., Any], names: str, typed: str | None) -> argparse.N
         typed, description=about, epilog=None if "Exit codes" in about else _ENDS,
         allow_abbrev=False,  # snakemake's --config is not --configfile
     )  # fmt: skip
-    known = [name for name in names.split() if name != "..."]
-    for name in known:
+    for name in names.replace("...", "").split():
         made.add_argument(name, **OPTIONS[name])
     if "..." not in names:
         return made.parse_args(words)

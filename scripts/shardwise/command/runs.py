@@ -83,15 +83,8 @@ def submit(options: Namespace) -> int:
 
 
 _JOBS = {
-    "slurm": (
-        f"sbatch --parsable --job-name=shardwise --open-mode=append --output={_LOG} "
-        "--signal=B:INT@120",
-        "scancel",
-    ),
-    "shardwise-grid-engine": (
-        f"qsub -terse -N shardwise -cwd -V -notify -j y -o {_LOG} -S /bin/bash",
-        "qdel",
-    ),
+    "slurm": ("sbatch --parsable -J shardwise --open-mode=append --signal=B:INT@120", "scancel"),
+    "shardwise-grid-engine": ("qsub -terse -N shardwise -cwd -V -notify -j y -S /bin/bash", "qdel"),
 }
 """By executor of the profile: the commands that submit and cancel the job of a controller."""
 
@@ -105,7 +98,7 @@ def _submit_job(line: list[str], options: Namespace) -> tuple[str, str]:
     if executor not in _JOBS:
         raise InputError(f"--job: {profile}: executor must be one of {', '.join(_JOBS)}")
     submits, cancels = _JOBS[executor]
-    words = [*submits.split(), *options.job]
+    words = [*submits.split(), "-o", str(_LOG), *options.job]
     if shutil.which(words[0]) is None:
         raise InputError(f"--job: {words[0]} is not on PATH; load the scheduler first")
     script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.runs", *line])

@@ -7,11 +7,9 @@ first line of a stage's docstring is its line in ``shardwise --help``.
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-from shardwise.command import runs
 from shardwise.errors import InputError, ShardwiseError, TryAgain, log, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import CACHE, Results, for_bash
@@ -90,27 +88,6 @@ def multiply(options: Namespace) -> None:
             if plan.function:
                 contain.sweep()
     log.info("%s written", plan.results.receipt(shard.name))
-
-
-def work(options: Namespace) -> int:
-    """Be a worker: take a device, and compute shards until none is left or the time is nearly up.
-
-    Run by hand, it computes all missing shards; `dispatch` and the tasks of an array start several
-    workers that share the shards.
-    """
-    from shardwise.work import dispatch
-
-    return dispatch.work(options)
-
-
-def dispatch(options: Namespace) -> int:
-    """Multiply the matrices of all shards that have no product yet: start workers, wait for them.
-
-    If a shard fails, the others still finish, and the last lines name those that failed.
-    """
-    from shardwise.work import dispatch
-
-    return dispatch.run(options)
 
 
 def ledger(options: Namespace) -> None:
@@ -259,10 +236,7 @@ def _is_ours(results: Results, path: Path) -> bool:
 
     if path.is_symlink() or not path.is_file():
         return False
-    kinds = {
-        results.products.name: receipts.ProductReceipt,
-        results.shards.name: receipts.CopyReceipt,
-    }
+    kinds = {"products": receipts.ProductReceipt, "shards": receipts.CopyReceipt}
     try:
         if kind := kinds.get(path.relative_to(results.root).parts[0]):
             receipt = receipts.read(path.with_suffix(".json"), kind)
@@ -277,27 +251,30 @@ def _is_ours(results: Results, path: Path) -> bool:
 
 _WORKERS = "--plan --mem-mb --device-wait --run-time --round"
 
-STAGES: dict[str, tuple[Callable[[Namespace], int | None], str]] = {
-    "init": (runs.init, "--profile"),
-    "run": (runs.run, "--profile ..."),
-    "submit": (runs.submit, "--profile --job ..."),
-    "watch": (watch, "results --configfile --once --json --interval"),
-    "report": (report, "results --configfile"),
-    "verify": (verify, "results --configfile --json"),
-    "merge": (merge, "out folders"),
-    "clean": (clean, "results --configfile --yes"),
-    "doctor": (doctor, "--configfile --results --launcher --time-limit --json"),
-    "plan": (plan, "--configfile --planned --digest --quote --trial --devices --profile"),
-    "synthesize": (synthesize, "--plan"),
-    "shard": (shard, "--plan --shard --key"),
-    "multiply": (multiply, "--plan --shard --key --mem-mb --device-wait"),
-    "work": (work, f"{_WORKERS} --seat --parent --until"),
+STAGES = {
+    "init": ("command.runs:init", "--profile"),
+    "run": ("command.runs:run", "--profile ..."),
+    "submit": ("command.runs:submit", "--profile --job ..."),
+    "watch": ("command.stages:watch", "results --configfile --once --json --interval"),
+    "report": ("command.stages:report", "results --configfile"),
+    "verify": ("command.stages:verify", "results --configfile --json"),
+    "merge": ("command.stages:merge", "out folders"),
+    "clean": ("command.stages:clean", "results --configfile --yes"),
+    "doctor": ("command.stages:doctor", "--configfile --results --launcher --time-limit --json"),
+    "plan": (
+        "command.stages:plan",
+        "--configfile --planned --digest --quote --trial --devices --profile",
+    ),
+    "synthesize": ("command.stages:synthesize", "--plan"),
+    "shard": ("command.stages:shard", "--plan --shard --key"),
+    "multiply": ("command.stages:multiply", "--plan --shard --key --mem-mb --device-wait"),
+    "work": ("work.dispatch:work", f"{_WORKERS} --seat --parent --until"),
     "dispatch": (
-        dispatch,
+        "work.dispatch:run",
         f"{_WORKERS} --dispatch --devices --workers --ranks --launcher --array-tasks --array-limit "
         "--scheduler --job --setup",
     ),
-    "ledger": (ledger, "--plan"),
-    "reduce": (reduce, "--plan --statistics --ranks --launcher"),
+    "ledger": ("command.stages:ledger", "--plan"),
+    "reduce": ("command.stages:reduce", "--plan --statistics --ranks --launcher"),
 }
-"""Every stage, and the names of its options."""
+"""Where every command stands, and the names of its options."""

@@ -31,7 +31,10 @@ _GRACE_SECONDS = 15.0  # for ranks to end
 
 
 def run(options: Namespace) -> int:
-    """Compute all missing shards in the way that ``--dispatch`` names, or be one of its ranks."""
+    """Multiply the matrices of all shards that have no product yet: start workers, wait for them.
+
+    If a shard fails, the others still finish, and the last lines name those that failed.
+    """
     plan = plans.load(options.plan)
     if options.round:  # a rank, which starts its workers; failure files say what failed
         launch.start_ranks(options)
@@ -59,7 +62,11 @@ def run(options: Namespace) -> int:
 
 
 def work(options: Namespace) -> int:
-    """Be a worker; its exit code is the worst of its failures."""
+    """Be a worker: take a device, and compute shards until none is left or the time is nearly up.
+
+    Run by hand, it computes all missing shards; `dispatch` and the tasks of an array start several
+    workers that share the shards. The exit code is the worst of its failures.
+    """
     if options.parent:
         contain.end_with_parent(parent=options.parent)
     plan = plans.load(options.plan)

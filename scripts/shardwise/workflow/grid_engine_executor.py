@@ -7,6 +7,7 @@ some clusters and missing on others. Snakemake reaches this module through the p
 """
 
 import atexit
+import functools
 import os
 import re
 import time
@@ -57,7 +58,7 @@ class Submissions:
         self._unended = set[str]()  # names of jobs
         self._seen: dict[str, float] = {}  # when a job last waited or worked, by number
         self._queued = set[str]()  # the numbers of those in the queue
-        self._told = ""
+        self._say = functools.cache(tell)  # each message once
 
     def submit(self, job: Any, script: str) -> tuple[str, str]:
         """Submit a job's script; return the job's number, or why Grid Engine refuses the job.
@@ -88,7 +89,7 @@ class Submissions:
                 return "", f"Grid Engine {recipe.REFUSED}{error}"
             except TryAgain as error:
                 unheard = True
-                self._say(f"Grid Engine accepts no job now ({error}); trying again")
+                self._say(f"shardwise: Grid Engine accepts no job now ({error}); trying again")
             time.sleep(_PAUSE_SECONDS)
 
     def _name(self, job: Any) -> str:
@@ -114,7 +115,7 @@ class Submissions:
             (self._folder / "looked").unlink()
         except (TryAgain, OSError) as error:
             living = numbers  # also hosts are silent for a while after qmaster restarts
-            self._say(f"Grid Engine does not answer ({error}); its jobs count as running")
+            self._say(f"shardwise: Grid Engine does not answer ({error}); jobs count as running")
         self._seen |= dict.fromkeys(living, time.monotonic())
         for info in jobs:
             yield info, self._state(info)
@@ -138,12 +139,6 @@ class Submissions:
                 return "running"
         self._unended.discard(name)
         return "success" if code == "0" else recipe.SAYS + why
-
-    def _say(self, text: str) -> None:
-        """Write a line to stderr for the user, unless it was the last one."""
-        if text != self._told:
-            self._told = text
-            tell(f"shardwise: {text}")
 
     def cancel(self) -> None:
         """Delete all jobs of the run from a separate process, if some were not seen to end."""

@@ -3,7 +3,6 @@
 Each function says what Snakemake assumes, what we need, and how we get it.
 """
 
-import contextlib
 import functools
 import logging
 import math
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,7 +30,7 @@ from shardwise.host import SCRIPTS
 from shardwise.processes import contain
 from shardwise.records import failures
 from shardwise.work import schedulers
-from shardwise.workflow import earlier_runs, grid_engine_executor, recipe
+from shardwise.workflow import grid_engine_executor, recipe
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -109,7 +108,7 @@ def before_jobs(workflow: Any, run: Any) -> None:
         contain.clear_stray()
         os.environ["PYTHONSAFEPATH"] = "1"  # Snakemake in jobs must import no file of this folder
         small.mark(run.results)
-        earlier_runs.lock_results(run.results)
+        recipe.lock_results(run.results)
         failures.forget_devices(run.results)
         needed = list(workflow.dag.needrun_jobs())
         # It has made these jobs run; now it must be older than their outputs, else they fail.
@@ -141,12 +140,12 @@ def make_page(results: Results) -> bool:
     """
     words = [sys.executable, str(SCRIPTS / "report.py"), "--", str(results.root)]
     os.environ.pop("PYTHONSAFEPATH", None)  # no more jobs are started
-    reason = "interrupted, or out of time"
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired, KeyboardInterrupt):
-        done = subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=False)
-        if done.returncode == 0:
-            return True
-        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    try:
+        subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=True)
+        return True
+    except (OSError, subprocess.SubprocessError, KeyboardInterrupt) as error:
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+    reason = said.rpartition("\n")[2] or "interrupted, or out of time"
     errors.tell(f"shardwise: report not written ({results.report}): {reason}")
     return False
 
@@ -163,18 +162,17 @@ def heed_silence(results: Results, executor: Any) -> None:
     # without accounting.
     seconds = plugin.get_min_job_age
     plugin.get_min_job_age = lambda: seconds() or math.inf
-    plugin.query_job_status = functools.partial(none_if_unheard, plugin.query_job_status)
+    ask, silent = plugin.query_job_status, False
 
+    async def none_if_unheard(*words: Any) -> tuple[dict[str, str], float]:
+        nonlocal silent
+        states, took = await ask(*words)
+        if states is None and not silent:
+            log.warning("shardwise: Slurm does not answer; asking again")
+        silent = states is None
+        return ({}, 0.0) if silent else (states, took)
 
-async def none_if_unheard(
-    ask: Callable[..., Awaitable[Any]], *words: Any
-) -> tuple[dict[str, str], float]:
-    """What the plugin's query finds, job states and its duration; no states if Slurm is silent."""
-    states, took = await ask(*words)
-    if states is None:
-        log.warning("shardwise: Slurm does not answer; asking again")
-        return {}, 0.0
-    return states, took
+    plugin.query_job_status = none_if_unheard
 
 
 def show_less(workflow: Any) -> None:

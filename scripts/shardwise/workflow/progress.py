@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -65,7 +64,10 @@ class Listener(logging.Handler):
         self._workflow, self._run = workflow, run
         self._told = set[str]()  # messages on failures, each of which is told once
         self._failed: Any = None  # the last job that failed
-        self._typed = shlex.split(os.environ.pop(TYPED, "")) or sys.argv
+        # With `--directory` Snakemake has left the folder; only the variable PWD still names it.
+        own, moved = str(workflow.workdir_init), workflow.overwrite_workdir
+        typed = shlex.split(os.environ.pop(TYPED, "")) or sys.argv
+        self._again = rerun_command(typed, os.environ.get("PWD", own) if moved else own)
         self._planned = self.began = self._interrupted = self._ending = False
         self._ended = threading.Event()
         self._folder = os.getcwd()  # Snakemake leaves it before `last_words`
@@ -92,10 +94,8 @@ class Listener(logging.Handler):
         elif event == "job_info" and self._failed:
             self._failed._params = None  # computed once, but what an array asks grows with each try
         elif event == "job_error" and not self._workflow.dryrun:
-            try:
+            with suppress(OSError, ShardwiseError):  # then the job is retried as usual
                 self._on_failure(record.jobid, record.rule_msg)  # type: ignore[attr-defined]
-            except Exception:  # then the job is retried as usual
-                traceback.print_exc()
 
     def _begin(self, stats: Mapping[str, int]) -> None:
         """Say which jobs there are, in the order in which they run, and prepare for them."""
@@ -105,7 +105,8 @@ class Listener(logging.Handler):
         jobs = {rule: stats[rule] for rule in run.stages if rule in stats}
         end = " (dry run: nothing was started)" * dry
         tell("shardwise: jobs: " + ", ".join(f"{r} {count}" for r, count in jobs.items()) + end)
-        if run.name_of("reduce") in jobs and not run.forces:  # else it is not a quote of this run
+        # Else it is not a quote of this run.
+        if "reduce" in map(run.stages.get, jobs) and not run.forces:
             tell(f"shardwise: {quote(run.plan, run.reduce, run.missing)}")
         hooks.before_jobs(self._workflow, run)
         if dry:
@@ -115,24 +116,17 @@ class Listener(logging.Handler):
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 signal.signal(number, self.interrupt)
         with suppress(OSError, ShardwiseError), commit(run.results.command) as file:
-            file.write(f"{self._again()}\n".encode(errors="replace"))  # for those who watch it
+            file.write(f"{self._again}\n".encode(errors="replace"))  # for those who watch it
         if run.missing and not self._workflow.touch:
             # Snakemake may end at any moment, and must not wait for this thread.
             threading.Thread(target=self._count, daemon=True).start()
 
-    def _again(self) -> str:
-        """The command that continues this run, in the folder where it was typed.
-
-        With ``--directory`` Snakemake has left it; only the shell's variable PWD still names it.
-        """
-        own, moved = str(self._workflow.workdir_init), self._workflow.overwrite_workdir
-        return rerun_command(self._typed, os.environ.get("PWD", own) if moved else own)
-
     def _on_failure(self, number: int, said: str | None) -> None:
         """Say why a job has failed, and which try follows; none if it would only fail again."""
         run, dag = self._run, self._workflow.dag
-        jobs = [j for j in self._workflow.scheduler.running if dag.jobid(j) == number]
-        for job in (j for j in jobs if j.rule.name in run.stages):  # others are of other modules
+        for job in self._workflow.scheduler.running:
+            if dag.jobid(job) != number or job.rule.name not in run.stages:  # of other modules
+                continue
             self._failed = job
             missing = run.store.missing() if job.rule.name == run.rule_for_all else []
             found = claims.of_this_run(run.plan, missing)
@@ -187,12 +181,15 @@ class Listener(logging.Handler):
         run, shards = self._run, len(self._run.plan.shards)
         missing = run.store.missing()
         finished = not missing and all(map(os.path.exists, run.all_files))
+        barred = [
+            f"{uuid} on node {failure.host} was not used again in this run: {failure.reason}"
+            for uuid, failure in failures.barred(run.results).items()
+        ]
         if finished or not list(self._workflow.dag.needrun_jobs()):
             whole = ", ".join(run.last_files)
-            tell(f"shardwise: done: {whole if finished else 'what was asked for'}")
-            self._tell_devices()
-            if words := advice(run.plan):
-                tell(f"shardwise: {words}")
+            done = f"done: {whole if finished else 'what was asked for'}"
+            for line in filter(None, [done, *barred, advice(run.plan)]):
+                tell(f"shardwise: {line}")
             return 0
         done, made = shards - len(missing), hooks.make_page(run.results)
         if self._interrupted:
@@ -200,40 +197,30 @@ class Listener(logging.Handler):
         else:
             lack = f"{len(missing)} missing" if missing else "the sum or the page is missing"
             tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
-            files = list_names(run.results.failed)
-            names = sorted({name.rpartition("/")[2].removesuffix(".json") for name in files})
+            names = {Path(name).stem for name in list_names(run.results.failed)}
             own = (name for name in names if not name.startswith(failures.DEVICE))
             found = failures.of_this_run(run.results, own)
-            for line in describe_causes(found.values(), run.results.root):
+            for line in [*describe_causes(found.values(), run.results.root), *barred]:
                 tell(f"  {line}")
-            self._tell_devices()
             if made:
                 tell(f"The page on this run: {run.results.report}")
-        tell(f"To run just what is missing, then the sum:\n  {self._again()}")
+        tell(f"To run just what is missing, then the sum:\n  {self._again}")
         return 128 + signal.SIGINT
-
-    def _tell_devices(self) -> None:
-        for uuid, failure in failures.barred(self._run.results).items():
-            tell(
-                f"shardwise: {uuid} on node {failure.host} was not used again in this run: "
-                f"{failure.reason}"
-            )
 
 
 def noted(run: Any, job: Any, said: str) -> Failure | None:
     """The failure of a Snakemake job; if it has left none, note what its executor has said of it.
 
-    Its name holds our name of the rule, which a module may have renamed. A job that computes all
-    shards has the name that its workers use, too.
+    Its name holds our name of the rule. A job that computes all shards has that of its workers.
     """
     stage, wildcards = run.stages.get(job.rule.name, job.rule.name), job.wildcards_dict
     whole = job.rule.name == run.rule_for_all
     name = claims.worker_failure(run.plan) if whole else f"{stage}-{run.plan.key}"
     if "shard" in wildcards:
         name = "copy-" * (stage == "shard") + f"{wildcards['shard']}-{wildcards['key']}"
-    path = run.results.failure(name)
     # Opened by its path, as a network disk lists new names late.
-    if (found := failures.read(path)) and found.run == failures.this_run():
+    found = failures.read(path := run.results.failure(name))
+    if found and found.run == failures.this_run():
         return found
     said = said.partition("For further error details")[0].strip()  # Snakemake adds this
     code, reason = TryAgain.exit_code, _NO_WORD

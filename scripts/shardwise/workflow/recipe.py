@@ -1,17 +1,24 @@
-"""What a scheduler is asked for: options of sbatch or qsub, and names, checked before any job."""
+"""What a scheduler is asked before any job: if it takes our options and names, what still lives.
+
+When Snakemake is killed, its jobs live on, and a second job for the same shard would cost twice. So
+a run does not start beside living jobs. Those that run hold a lock on a file of the results folder;
+those that wait have names that were noted there before they were submitted.
+"""
 
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 from shardwise.errors import InputError, TryAgain, short
 from shardwise.files.paths import Results
+from shardwise.records.locks import is_job_locked, take_lock
 from shardwise.work import schedulers
 
 SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
@@ -32,6 +39,11 @@ _WRONG = {
     "uge": re.compile(rf'unknown (resource|queue) "|does not exist|invalid option|{_AWAY}'),
 }
 """What a scheduler says of requests that it never takes."""
+
+_MOST_NAMES = 1000  # jobs that were noted before these have ended, else no run would have begun
+
+_locked: list[BinaryIO] = []
+"""Files whose locks this process holds to its end."""
 
 
 def of_array(workflow: Any, resources: Any) -> str:
@@ -165,3 +177,29 @@ def find_odd(name: str) -> str:
     """The part of a name that a shell or a scheduler would not take literally; empty if none."""
     odd = _ODD.search(name)
     return odd[0] if odd else next((c for c in name if not c.isprintable()), "")
+
+
+def lock_results(results: Results) -> None:
+    """Become the only run on these results until this process ends; else raise TryAgain.
+
+    So it does if jobs of an earlier run still wait or work, or a scheduler is silent.
+    """
+    busy = f"another run works on {results.root}; let it finish, then give the same command again."
+    with suppress(OSError):  # a folder that cannot be written: the first job reports it
+        _locked.append(take_lock(results.running, busy))
+    cancel = text = ""
+    with suppress(OSError):  # no job was noted
+        text = results.runs.read_text(encoding="utf-8", errors="replace")
+    for scheduler, client in schedulers.CLIENTS.items():
+        noted = re.findall(rf"^{scheduler}\t(\w[\w.-]*)[\t\n]", text, re.ASCII | re.MULTILINE)
+        names = sorted(set(noted[-_MOST_NAMES:]))
+        if names and shutil.which(client) and (living := schedulers.living(scheduler, names)):
+            jobs = dict.fromkeys(number.partition("_")[0] for number in living)  # of arrays once
+            cancel = f" ({'scancel' if scheduler == 'slurm' else 'qdel'} {' '.join(jobs)})"
+    if cancel or is_job_locked(results.living):
+        raise TryAgain(
+            f"jobs of an earlier run still wait or work on {results.root}. Let them finish (see: "
+            f"squeue --me, qstat, or pgrep -af scripts/), or cancel them{cancel}; then run the "
+            "same command again."
+        )
+    shutil.rmtree(results.claims, ignore_errors=True)  # those of a run that was killed

@@ -41,9 +41,8 @@ class Run:
     """One run of the workflow, as its rules see it, from Snakemake's config and workflow.
 
     ``missing`` are the shards that lack their products, in the plan's order; None in a job.
-    ``name_of`` maps our name of a rule to that in this workflow, as a module may rename rules;
-    ``stages`` maps it back. ``rule_for_all`` is the rule whose one job computes all shards; None
-    under ``dispatch: jobs``.
+    ``stages`` maps the name of a rule, which a module may have renamed, to ours. ``rule_for_all``
+    is the rule whose one job computes all shards; None under ``dispatch: jobs``.
     """
 
     def __init__(self, config: Mapping[str, Any], workflow: Any) -> None:
@@ -63,16 +62,17 @@ class Run:
         self.reduce, self.dispatch, self.workers = said["reduce"], said["dispatch"], said["workers"]
         self._array_tasks = MOST_TASKS if said["array_tasks"] == "auto" else said["array_tasks"]
         self._array_limit = said["array_limit"] or 0
-        self.name_of = workflow.modifier.modify_rulename
-        self.stages = {self.name_of(stage): stage for stage in STAGES}
+        name_of = workflow.modifier.modify_rulename
+        self.stages = {name_of(stage): stage for stage in STAGES}
         stage = {"jobs": None, "array": "multiply"}.get(self.dispatch, self.dispatch)
-        self.rule_for_all: str | None = stage and self.name_of(stage)
-        self._set_files()
+        self.rule_for_all: str | None = stage and name_of(stage)
         if main:
             failures.begin_run()
             self.missing = self.store.missing()
-            of_all = f"{len(self.missing)} of {len(self.plan.shards)}"
-            log.info(f"shardwise: {of_all} shards have no products yet")
+        self._set_files()
+        if self.missing is not None:
+            left = f"{len(self.missing)} of {len(self.plan.shards)} shards have no products yet"
+            log.info(f"shardwise: {left if self.missing else 'every shard has its product'}")
             for note in filter(None, (store.replaced(self.plan), store.advice(self.plan))):
                 log.info(f"shardwise: {note}")
 
@@ -104,6 +104,8 @@ class Run:
         self.plan_files = [str(path) for path in files]
         # The last one stands for all: Snakemake looks at each file of each job.
         self.plan_mark = self.plan_files[-1:]
+        there = self.missing is None or all(map(os.path.exists, self.plan_files))
+        self.plan_input = [] if there else self.anew
         own = plan.synthetic_receipt
         self.stack_files = [str(results.synthetic), str(own)] if own else []
         self.any_shard = wildcards(next(iter(plan.shards.values())).name)
@@ -137,39 +139,36 @@ class Run:
         """The shards whose products are to be made."""
         return list(self.plan.shards) if self.forces or self.missing is None else self.missing
 
-    def run_time_words(self, wildcards: Any, resources: Any) -> str:
-        """The option for how long a job of a scheduler, or a task of an array, may run."""
-        here = self._workflow.is_main_process and self.dispatch != "array"
-        seconds = "" if here else recipe.run_time(resources)
-        return f"--run-time {seconds}" if seconds else ""
-
-    def array_words(self, wildcards: Any, resources: Any) -> str:
-        """The options for the tasks of an array; they grow with each try, as the resources do."""
-        own = f"--array-tasks {self._array_tasks} --array-limit {self._array_limit}"
-        return f"{own} {recipe.of_array(self._workflow, resources)}"
+    def worker_words(self, wildcards: Any, resources: Any) -> str:
+        """The options of `dispatch` that grow with each try, as the resources do."""
+        words, array = "", self.dispatch == "array"
+        if array:
+            words = f"--array-tasks {self._array_tasks} --array-limit {self._array_limit} "
+            words += recipe.of_array(self._workflow, resources)
+        here = self._workflow.is_main_process and not array
+        seconds = None if here else recipe.run_time(resources)
+        return f"{words} --run-time {seconds}" if seconds else words
 
     # Inputs, as functions of the wildcards. In a job all shards are to be made: it needs its input.
 
     @functools.cached_property
-    def _to_multiply(self) -> set[str]:
-        return set(self.to_compute)
-
-    @functools.cached_property
-    def _to_copy(self) -> set[str]:
+    def _to_make(self) -> tuple[set[str], set[str]]:
+        """The shards to copy, and those to multiply."""
         known = self.missing is not None and not self.forces
-        return set(self.store.missing_copies() if known else self.plan.shards)
+        return set(self.store.missing_copies() if known else self.plan.shards), set(self.to_compute)
 
     def input_files(self, wildcards: Any) -> list[str]:
         """Input of the job that copies a shard's matrices."""
-        return self.files_for_all if wildcards.shard in self._to_copy else []
+        return self.files_for_all if wildcards.shard in self._to_make[0] else []
 
     def factor_files(self, wildcards: Any) -> list[str]:
         """Input of the job that computes a shard's products: its copy, or what all shards need."""
-        if wildcards.shard not in self._to_multiply:
+        copied, multiplied = self._to_make
+        if wildcards.shard not in multiplied:
             return []
         if not self.plan.settings.materialize:
             return self.files_for_all
-        if wildcards.shard not in self._to_copy:
+        if wildcards.shard not in copied:
             return self.plan_mark
         name = self.plan.shards[wildcards.shard].input_name
         return [_lacking(f"{self.results.shards}/{place(name)}")]
@@ -191,12 +190,6 @@ class Run:
         except OSError as error:
             hooks.refuse(error)
         return [str(file)]
-
-    @property
-    def plan_input(self) -> list[str]:
-        """Input of the job that writes the plan; nothing if the plan exists."""
-        there = self.missing is None or all(map(os.path.exists, self.plan_files))
-        return [] if there else self.anew
 
     def product_files(self, wildcards: Any) -> list[str]:
         """Input of the job that writes the ledger; nothing if the ledger and all products exist."""
@@ -239,7 +232,7 @@ class Run:
             counts, ranks = self.plan.facts.label_counts, self.reduce["ranks"]
             nbytes = memory.reduce_memory(problem, ranks, len(shards), counts)
         else:  # a copy takes no more than the task of its shard
-            workers = grants.asked(self._node_words) if rule in ("pool", "mpi") else 1
+            workers = grants.asked(self.node_words) if rule in ("pool", "mpi") else 1
             nbytes = workers * max(row.memory for row in shards.values())
             if self.dispatch != "jobs":  # else a task reads little of the plan
                 nbytes += (1 + workers) * memory.PLAN_ROW_BYTES * len(shards)
@@ -248,24 +241,22 @@ class Run:
     def minutes(self, rule: str) -> Any:
         """Run time of a job."""
         written, rows = self.plan.written, self.plan.shards.values()
-        read = {"shard": 2 * max(row.bytes for row in rows),
-                "synthesize": written["input"], "reduce": written["products"]}  # fmt: skip
-        if rule in read:
-            return lambda wildcards, attempt: attempt * cut.minutes(read[rule])
-        return lambda wildcards, attempt: attempt * self._worker_minutes
+        read = {"synthesize": written["input"], "reduce": written["products"]}
+        read["shard"] = 2 * max(row.bytes for row in rows)
+        return lambda wildcards, attempt: (
+            attempt * (cut.minutes(read[rule]) if rule in read else self._worker_minutes)
+        )
 
     @functools.cached_property
     def _worker_minutes(self) -> int:
         """Run time of a worker, for its share of the shards; in an array it stops before that."""
-        rows = self.plan.shards.values()
+        rows, words = self.plan.shards.values(), self.node_words
         largest = max(rows, key=lambda row: row.bytes + row.product_bytes)
-        least = self._minutes_of([largest.shard])
-        if self.dispatch == "jobs":
-            return least
+        least, shared = self._minutes_of([largest.shard]), 0
         if self.dispatch == "array":
             shared = min(self._minutes_of(self.to_compute, self._array_tasks), _DAY_MINUTES)
-        else:
-            workers = grants.asked(self._node_words) * grants.number(self._node_words, "nodes")
+        elif self.dispatch != "jobs":
+            workers = grants.asked(words) * grants.number(words, "nodes")
             shared = self._minutes_of(self.to_compute, workers)
         return max(least, shared)
 
@@ -279,12 +270,7 @@ class Run:
         return cut.minutes(nbytes // workers, flop // workers)
 
     @property
-    def most_devices(self) -> int:
-        """How many devices a job may use if its grant is a mere number; 0: all that it finds."""
-        return grants.counted(self._node_words)
-
-    @property
-    def _node_words(self) -> dict[str, str]:
+    def node_words(self) -> dict[str, str]:
         """What the profile's block for `pool` or `mpi` asks for."""
         blocks = self._workflow.resource_settings.overwrite_resources
         asked = blocks.get(self.rule_for_all, {})

@@ -1,4 +1,7 @@
-"""Names that would not reach a scheduler's job unchanged are refused; all others do reach it."""
+"""A run that a scheduler would misread, or that is not alone, is refused before its first job.
+
+tests/clusters asks real queues.
+"""
 
 import subprocess
 from pathlib import Path
@@ -7,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shardwise.errors import InputError
+from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
+from shardwise.records import locks
+from shardwise.work import schedulers
 from shardwise.workflow import recipe
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
@@ -40,3 +45,29 @@ def test_odd_names_are_refused_wherever_they_are(tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path / "a$b" if "working" in place else tmp_path)
         with pytest.raises(InputError, match=rf"^{place} .*holds '\$'.*rename it"):
             recipe.refuse_odd(workflow, config, Results(Path(results)))
+
+
+def test_no_run_starts_beside_jobs_that_live(tmp_path, monkeypatch):
+    """Tasks at work hold a lock, waiting jobs are in a queue; claims of those gone are removed."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "squeue").write_text("#!/bin/sh\ncase $* in *sw-4999*) echo 7;; esac\n")
+    (tmp_path / "squeue").chmod(0o755)
+    results = Results(tmp_path / "results")
+    (results.claims / "run" / "1").mkdir(parents=True)
+    # Linux passes 128 KiB at most to squeue in one word: the names of 3,500 runs.
+    results.runs.write_text("".join(f"slurm\tsw-{i:040}\n" for i in range(5000)))
+
+    def begin() -> None:
+        try:
+            recipe.lock_results(results)
+        finally:
+            recipe._locked.pop().close()  # else it is held until this process ends
+
+    with locks.hold_job_lock(results), pytest.raises(TryAgain, match="still wait or work"):
+        begin()
+    assert results.claims.exists()
+    begin()
+    assert not results.claims.exists()
+    schedulers.remember(results, "slurm", "sw-4999")
+    with pytest.raises(TryAgain, match=r"\(scancel 7\); then"):
+        begin()
