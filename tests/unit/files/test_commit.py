@@ -1,4 +1,4 @@
-"""Slices, commits and checksums: the bytes on disk."""
+"""Commits, what no run of faults meets, and checksums: the bytes on disk."""
 
 import os
 import resource
@@ -17,14 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import IntegrityError
 from shardwise.files import checksum as checksums
-from shardwise.files import npy, pieces
+from shardwise.files import pieces
 from shardwise.files.checksum import PieceChecksum, file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter, read_header, read_matrices
-from shardwise.records import ledger
 
-from tests import factories
-from tests.factories import FLOATS, INTEGERS, SCRIPTS, leftovers, save, stack
+from tests.factories import FLOATS, INTEGERS, SCRIPTS, save, stack
 
 
 @contextmanager
@@ -38,30 +36,6 @@ def file_size_limit(nbytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def write(path, content):
-    """Commit some bytes."""
-    with commit(path, sweep=True) as file:
-        file.write(content)
-
-
-@given(
-    st.sampled_from(FLOATS + INTEGERS), st.sampled_from("<>"), st.booleans(),
-    st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 5)), st.data(),
-)  # fmt: skip
-def test_any_slice_of_any_file(tmp_path, dtype, byte_order, fortran, shape, data):
-    """Element type, both orders, shape and bounds never change the values; 2-D is a stack of 1."""
-    dtype = np.dtype(dtype)
-    array = stack(shape, dtype).astype(dtype.newbyteorder(byte_order))
-    flat = shape[0] == 1 and data.draw(st.booleans())
-    array = np.asarray(array[0] if flat else array, order="F" if fortran else "C")
-    path = save(tmp_path / "a.npy", array)
-    start = data.draw(st.integers(0, shape[0] - 1))
-    stop = data.draw(st.integers(start + 1, shape[0]))
-    block = np.empty((stop - start, *shape[1:]), dtype)
-    read_matrices(path, read_header(path), start, stop, block)
-    np.testing.assert_array_equal(block, array.reshape(shape)[start:stop])
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path, order):
     """Bytes that are gone since the header was read are noticed."""
@@ -72,36 +46,16 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path, order):
         read_matrices(path, header, 0, 4, np.empty((4, 8, 8), header.native))
 
 
-def test_nothing_is_visible_before_the_end(tmp_path):
-    """The file appears whole, after the last byte; as readable as any that the user makes."""
-    path = tmp_path / "new" / "folder" / "a"
-    for mask, mode in ((0o022, 0o644), (0o077, 0o600), (0o002, 0o664)):
-        before = os.umask(mask)
-        try:
-            with commit(path) as file:
-                file.write(b"half")
-                file.flush()
-                assert not path.exists()
-                file.write(b" and half")
-        finally:
-            assert os.umask(before) == mask
-        assert path.stat().st_mode & 0o777 == mode
-        assert path.read_bytes() == b"half and half"
-        path.unlink()
-    assert leftovers(tmp_path) == []
-
-
-@pytest.mark.parametrize("former", [b"first", None])
-@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
-def test_a_failure_leaves_what_was_there(tmp_path, error, former):
-    """Whatever ends a writer: the file of an earlier success, or nothing, and no temporary file."""
-    path = tmp_path / "a"
-    if former:
-        write(path, former)
-    with pytest.raises(error), commit(path) as file:  # noqa: PT012 - the block is the writer
-        file.write(b"half")
-        raise error
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == ({"a": former} if former else {})
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_a_file_is_as_readable_as_any_that_the_user_makes(tmp_path, mask, mode):
+    """The mask of the user decides."""
+    before = os.umask(mask)
+    try:
+        with commit(tmp_path / "a"):
+            pass
+    finally:
+        assert os.umask(before) == mask
+    assert (tmp_path / "a").stat().st_mode & 0o777 == mode
 
 
 def test_no_error_of_the_disk_hides_what_ended_a_writer(tmp_path):
@@ -116,13 +70,6 @@ def test_no_error_of_the_disk_hides_what_ended_a_writer(tmp_path):
         folder.rename(tmp_path / "elsewhere")
         folder.touch()
         raise ZeroDivisionError
-
-
-def program(text, path, code=0):
-    """Run a program on a path in a separate process."""
-    environ = os.environ | {"PYTHONPATH": str(SCRIPTS)}
-    done = subprocess.run([sys.executable, "-c", text, str(path)], check=False, env=environ)
-    assert done.returncode == code
 
 
 ABANDONED = """
@@ -147,54 +94,24 @@ os._exit(0)
 
 def test_who_abandons_all_commits_leaves_no_file(tmp_path):
     """Neither of a thread in the middle of its file, nor of one that was about to create it."""
-    program(ABANDONED, tmp_path)
+    environ = os.environ | {"PYTHONPATH": str(SCRIPTS)}
+    subprocess.run([sys.executable, "-c", ABANDONED, str(tmp_path)], check=True, env=environ)
     assert list(tmp_path.iterdir()) == []
-
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from shardwise.files.commit import commit
-with commit(Path(sys.argv[1])) as file:
-    file.write(b"half")
-    file.flush()
-    os.kill(os.getpid(), 9)
-"""
-
-
-def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path):
-    """The next writer of the same file removes the leftover, never that of a live writer."""
-    path = tmp_path / "a"
-    program(KILLED, path, code=-9)
-    write(tmp_path / "other", b"of another name")
-    assert len(leftovers(tmp_path)) == 1
-    with commit(path, sweep=True) as file:
-        file.write(b"slow")
-        write(path, b"fast")
-        assert len(leftovers(tmp_path)) == 1
-    assert leftovers(tmp_path) == []
-    assert path.read_bytes() == b"slow"
-    # A receipt is too small for its writer to list the folder; the ledger does so once.
-    made = factories.computed(factories.plan(tmp_path, stack((4, 3, 3), "float32"), shards=2))
-    receipt = factories.file(made, "receipt", "00001")
-    program(KILLED, receipt, code=-9)
-    with commit(receipt.with_name("other")):
-        assert len(leftovers(tmp_path)) == 2
-        ledger.write(made)
-        assert [path.name.split(".")[1] for path in leftovers(tmp_path)] == ["other"]
 
 
 @pytest.mark.parametrize("name", [
     ".a.elsewhere.1.abcd.tmp", ".ab.{host}.{dead}.abcd.tmp", ".a.{host}.{dead}.tmp",
     "a.{host}.{dead}.abcd.tmp", ".a.{host}.99999999999999999999.abcd.tmp",
+    ".a.{host}.{own}.abcd.tmp",
 ])  # fmt: skip
 def test_files_of_others_are_never_swept(tmp_path, name):
-    """Other hosts' temporary files, and whatever only looks like one, stay."""
+    """Those of living writers and of other hosts stay, and whatever only looks like one."""
     child = subprocess.Popen(["true"])
     child.wait()
-    other = tmp_path / name.format(host=os.uname().nodename, dead=child.pid)
+    other = tmp_path / name.format(host=os.uname().nodename, dead=child.pid, own=os.getpid())
     other.write_bytes(b"")
-    write(tmp_path / "a", b"whole")
+    with commit(tmp_path / "a", sweep=True):
+        pass
     assert other.exists()
 
 
@@ -208,13 +125,8 @@ def expected(raw, row, piece):
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 def test_a_stack_and_its_checksum(tmp_path, monkeypatch, dtype):
-    """The file is NumPy's, and the checksum that of the elements.
-
-    Parts may come in any order, and a disk may take only some bytes at a time.
-    """
+    """The file is NumPy's, and the checksum that of the elements; parts come in any order."""
     monkeypatch.setattr(pieces, "CHECKSUM_PIECE_BYTES", 100)
-    pwrite = os.pwrite
-    monkeypatch.setattr(npy.os, "pwrite", lambda d, data, at: pwrite(d, data[:7], at))
     array, path = stack((5, 3, 4), dtype), tmp_path / "a.npy"
     last = array[4].reshape(-1).view(np.uint8)
     with commit(path) as file:

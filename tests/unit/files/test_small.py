@@ -1,6 +1,4 @@
-"""Small files are read whole or not at all; no read blocks, and no file stays open."""
-
-import os
+"""Small files are read whole or not at all."""
 
 import pytest
 from shardwise.errors import IntegrityError
@@ -15,11 +13,3 @@ def test_a_file_is_read_whole(tmp_path):
     with pytest.raises(IntegrityError, match="has 5 bytes, too many for this file"):
         small.read(path, 4)
     assert small.read(tmp_path / "none") is None
-
-
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_is_refused(tmp_path, make):
-    """A pipe is not waited for."""
-    make(tmp_path / "a")
-    with pytest.raises(IntegrityError, match="is not a file"):
-        small.read(tmp_path / "a")

@@ -91,6 +91,7 @@ def swapped(made):
         ("product", Path.unlink), ("product", factories.pipe), ("product", factories.astray),
         ("receipt", lambda path: factories.rewritten(path, "device")),
         ("receipt", lambda path: factories.rewritten(path, schema=7)),
+        ("receipt", lambda path: factories.rewritten(path, attempt="1")),
         ("receipt", factories.pipe), ("receipt", factories.astray),
     )),
 ])  # fmt: skip
