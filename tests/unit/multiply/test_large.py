@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from shardwise.files import pieces
 from shardwise.multiply import job
-from shardwise.multiply.host import Host
 from shardwise.plan import memory as plan_memory
 
 from tests import factories
@@ -52,14 +51,3 @@ def test_the_one_b_has_its_place_beside_the_batches(tmp_path, monkeypatch):
     job.run_shard(made, "00000")
     assert short.call_args_list[0] == short.call_args_list[1] == call(right.shape, "float32")
     np.testing.assert_array_equal(results(made), left @ right)
-
-
-@pytest.mark.parametrize("keep", ["products", "sum"])
-def test_what_no_memory_holds_is_refused(tmp_path, monkeypatch, keep):
-    """The message has what is needed, what there is, and what to do; no file is left."""
-    made = factories.plan(tmp_path, stack((2, 300, 300)), keep=keep, shards=1)
-    monkeypatch.setattr(Host, "total", lambda self: 10**6)
-    told = factories.refusal(job.run_shard, made, "00000")
-    assert "A @ A of (300, 300) float32 needs" in told
-    assert "this machine has 976.6 KiB in all" in told
-    assert not factories.file(made, "product").exists()

@@ -13,27 +13,12 @@ from shardwise.plan.problem import Problem
 from threadpoolctl import threadpool_limits
 
 from tests import kernels
-from tests.factories import INTEGERS, PRODUCTS, REFERENCES, noise, right_rows, stack
+from tests.factories import INTEGERS, noise, stack
 
 
 def multiplied(product, left, right=None):
     """The products by the kernel."""
     return kernels.multiplied(np, product, left, right)[0]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("product", PRODUCTS)
-def test_a_product_has_the_bits_that_its_matrix_has_alone(product, dtype):
-    """How many matrices lie in a batch, and which, changes no bit of any product."""
-    left = noise((7, 35, 35) if product == "A @ A" else (7, 33, 35), dtype)
-    rows = right_rows(product, *left.shape[1:])
-    right = noise((7, rows, 37), dtype, 1) if rows else None
-    whole = multiplied(product, left, right)
-    for low, high in ((0, 1), (6, 7), (2, 5)):
-        part = multiplied(product, left[low:high], None if right is None else right[low:high])
-        assert part.tobytes() == whole[low:high].tobytes()
-    b = None if right is None else right[3]
-    assert REFERENCES[product](left[3], b).tobytes() == whole[3].tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])

@@ -24,12 +24,6 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return factories.plan(folder, factories.stack((SHARDS, 2, 2)), shards=SHARDS)
 
 
-@pytest.fixture
-def own_plan(tmp_path: Path) -> Plan:
-    """A plan of a few shards, for a test that leaves failures."""
-    return factories.plan(tmp_path, factories.stack((3, 2, 2)), shards=3)
-
-
 class Workers:
     """Workers of a round in this process; what they finish is whole."""
 
@@ -97,8 +91,9 @@ def test_workers_that_claim_at_the_same_moment_share_the_shards(plan: Plan) -> N
 
 
 @pytest.mark.parametrize(("code", "open_again"), [(75, True), (2, False)])
-def test_a_shard_that_failed_ends_in_its_round(own_plan: Plan, code: int, open_again: bool) -> None:
+def test_a_shard_that_failed_ends_in_its_round(tmp_path: Path, code: int, open_again: bool) -> None:
     """It is not handed back; another round takes it only after code 75."""
+    own_plan = factories.plan(tmp_path, factories.stack((3, 2, 2)), shards=3)
     own = Workers(own_plan, claims.begin(own_plan, list(own_plan.shards), 1, 1))
     worker = own.new(2)
     shard = worker.next()

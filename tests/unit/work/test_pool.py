@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardwise.errors import InputError, TryAgain
+from shardwise.errors import TryAgain
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
-from shardwise.work import claims, dispatch
+from shardwise.work import dispatch
 from shardwise.work.pool import heard, heed
 from shardwise.work.worker import suffices
 
@@ -111,23 +111,6 @@ def fake_uuid(number: int) -> str:
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{socket.gethostname()} {number}')}"
 
 
-@pytest.mark.parametrize(
-    ("keep", "materialize"), [("products", True), factories.nightly("sum", False)]
-)
-def test_the_bits_are_those_of_single_shards(tmp_path, keep, materialize):
-    """All products equal those of shards computed alone; no log, claim or temporary file stays."""
-    left = factories.noise((40, 9, 9), seed=3)
-    over = {"shards": 7, "keep": keep, "materialize": materialize}
-    alone = factories.computed(factories.plan(tmp_path / "alone", left, **over))
-    made = factories.plan(tmp_path / "pool", left, **over)
-    pooled(made)
-    assert factories.products(alone).tobytes() == factories.products(made).tobytes()
-    logs = made.results.log("multiply").parent
-    assert list(logs.glob("*")) == [], "a shard that went well leaves its product and receipt"
-    assert not made.results.claims.exists()
-    assert factories.leftovers(tmp_path) == []
-
-
 @pytest.mark.fault("a poison shard")
 @pytest.mark.fault("a worker or task that is killed")
 @pytest.mark.parametrize("devices", [1, factories.nightly(2)])
@@ -163,17 +146,6 @@ def test_a_poison_shard_costs_itself_alone(tmp_path, devices):
     assert not processes.living(children)
 
 
-def test_what_its_run_has_seen_fail_for_good_is_not_computed_again(tmp_path):
-    """Another try of the same job, as Snakemake makes, repeats the message and ends."""
-    trouble = "with open(HERE / 'tries', 'a') as f:\n    f.write('x')\nraise ValueError('bad')"
-    made = planned(tmp_path, trouble)
-    for _ in range(2):
-        assert "ValueError: bad" in pooled(made, code=2, SHARDWISE_RUN="abc")
-    assert (tmp_path / "tries").read_text() == "x" * SHARDS
-    pooled(made, code=2, stage="work")  # of another run
-    assert (tmp_path / "tries").read_text() == "x" * 2 * SHARDS
-
-
 def test_a_device_on_which_all_processes_die_is_left(tmp_path):
     """It costs the shards of a few tries; another device computes the rest.
 
@@ -191,30 +163,6 @@ def test_a_device_on_which_all_processes_die_is_left(tmp_path):
     shards = (f"{number:05}" for number in whole(made))
     assert {factories.receipt(made, shard).device.uuid for shard in shards} == {fake_uuid(1)}
     assert said.count("WARNING shard") == 4
-
-
-ALL = "of 12 shards 12 were not computed; multiply-.*: later"
-
-
-@pytest.mark.parametrize(("name", "code", "kind", "words"), [
-    (None, 75, TryAgain, "of 12 shards 12 were not computed; 00003-.*: later"),
-    ("worker", 75, TryAgain, ALL),
-    ("worker", 2, InputError, ALL),
-])  # fmt: skip
-def test_a_round_without_progress_ends_with_what_failed(tmp_path, name, code, kind, words):
-    """The failure of a shard, or of workers that cannot begin; not 'cancelled or out of time'."""
-    made, names = planned(tmp_path), []
-    failed = claims.worker_failure(made) if name else made.shards["00003"].name
-
-    def start(name: str) -> None:
-        names.append(name)
-        failures.note(made.results, failed, code, "later", attempt=1)
-        if len(names) == 1 and failed == made.shards["00003"].name:
-            os.kill(os.getpid(), signal.SIGUSR1)  # the job is going to end
-
-    with pytest.raises(kind, match=words):
-        dispatch.compute(made, 1, start, again=True)
-    assert len(names) == 1
 
 
 def test_no_worker_of_the_run_takes_a_device_that_failed(tmp_path):
@@ -296,3 +244,17 @@ def test_no_shard_is_begun_that_may_not_end():
     os.kill(os.getpid(), signal.SIGUSR1)
     assert (suffices(end, 20.0), suffices(None)) == (False, False)
     heard.clear()
+
+
+def test_a_job_that_is_to_end_begins_no_further_round(tmp_path):
+    """Though its first round has made progress."""
+    made, names = planned(tmp_path), []
+
+    def start(name: str) -> None:
+        names.append(name)
+        failures.note(made.results, made.shards["00003"].name, 75, "later", attempt=1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    with pytest.raises(TryAgain, match=r"12 were not computed; 00003-.*: later"):
+        dispatch.compute(made, 1, start, again=True)
+    assert len(names) == 1
