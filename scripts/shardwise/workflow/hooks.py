@@ -143,9 +143,10 @@ def make_page(results: Results) -> bool:
     try:
         subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=True)
         return True
-    except (OSError, subprocess.SubprocessError, KeyboardInterrupt) as error:
-        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
-    reason = said.rpartition("\n")[2] or "interrupted, or out of time"
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    except (OSError, subprocess.TimeoutExpired, KeyboardInterrupt):
+        reason = "interrupted, or out of time"
     errors.tell(f"shardwise: report not written ({results.report}): {reason}")
     return False
 

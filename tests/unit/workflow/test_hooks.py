@@ -14,7 +14,8 @@ from shardwise.workflow import hooks
 @pytest.mark.parametrize(("script", "words"), [
     ("import sys, pathlib; pathlib.Path(sys.argv[2], 'seen').touch()", None),
     ("raise ValueError('a\\x1b[2J b')", r"ValueError: a\x1b[2J b"),
-    ("import time; time.sleep(60)", "out of time"),
+    ("import sys, time; print('INFO x', file=sys.stderr, flush=True); time.sleep(60)",
+     "out of time"),
 ])  # fmt: skip
 def test_a_page_that_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys, script, words):
     """A script that fails or hangs; no control character is shown."""
