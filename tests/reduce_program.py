@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
-from shardwise.files import paths, pieces
-from shardwise.files.paths import STATISTICS
+from shardwise.files import pieces
+from shardwise.files.paths import STATISTICS, Results
 from shardwise.plan import memory
 from shardwise.reduce import reducer
 
@@ -48,13 +48,6 @@ def way(random: np.random.Generator, n: int, ranks: int) -> dict:
     }
 
 
-def compute(folder: Path, stack: np.ndarray, product: str, chosen: dict, backend: str) -> None:
-    """Compute a stack in the chosen way."""
-    over = {key: chosen[key] for key in ("shards", "keep", "materialize")}
-    over |= {"product": product, "backend": backend, "nonfinite": "allow"}
-    factories.listed(factories.plan(folder, stack, **over))
-
-
 def reduced(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, bytes]:
     """Reduce a plan with some of the ranks; return the bytes of each result on all ranks."""
     names = [name for name in STATISTICS if "complex" not in dtype or name not in ("min", "max")]
@@ -65,8 +58,7 @@ def reduced(comm: MPI.Comm, chosen: dict, plan: Path, dtype: str) -> dict[str, b
         reducer.run(sub, plan, names)
     sub.Free()
     meet(comm)
-    results = paths.Results(plan.parent)
-    return {name: results.statistic(name).read_bytes() for name in names}
+    return {name: Results(plan.parent).statistic(name).read_bytes() for name in names}
 
 
 def meet(comm: MPI.Comm) -> None:
@@ -81,27 +73,27 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     root, backend, seed, ways = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     random = np.random.default_rng(seed)  # the same on all ranks
-    tried, differ = 0, []
-    while tried < ways:
-        stack, product = draw(random)
-        seen: dict[str, bytes] = {}
-        for _ in range(6):
-            chosen, folder = way(random, len(stack), comm.size), root / str(tried)
-            pieces.CHECKSUM_PIECE_BYTES = chosen["piece"]
-            memory.REDUCE_BATCH_BYTES = chosen["batch"]
-            if comm.rank == 0:
-                compute(folder, stack, product, chosen, backend)
-            meet(comm)
-            found = reduced(comm, chosen, folder / "results" / "plan.tsv", stack.dtype.name)
-            for name, raw in found.items():
-                if seen.setdefault(name, raw) != raw:
-                    differ.append([name, stack.dtype.name, stack.shape, product, chosen])
-            meet(comm)
-            if comm.rank == 0:
-                shutil.rmtree(folder)
-            tried += 1
+    differ, seen = [], dict[str, bytes]()
+    for tried in range(ways):
+        if tried % 6 == 0:
+            (stack, product), seen = draw(random), {}
+        chosen, folder = way(random, len(stack), comm.size), root / str(tried)
+        pieces.CHECKSUM_PIECE_BYTES = chosen["piece"]
+        memory.REDUCE_BATCH_BYTES = chosen["batch"]
+        if comm.rank == 0:
+            over = {key: chosen[key] for key in ("shards", "keep", "materialize")}
+            over |= {"product": product, "backend": backend, "nonfinite": "allow"}
+            factories.listed(factories.plan(folder, stack, **over))
+        meet(comm)
+        found = reduced(comm, chosen, folder / "results" / "plan.tsv", stack.dtype.name)
+        for name, raw in found.items():
+            if seen.setdefault(name, raw) != raw:
+                differ.append([name, stack.dtype.name, stack.shape, product, chosen])
+        meet(comm)
+        if comm.rank == 0:
+            shutil.rmtree(folder)
     if comm.rank == 0:
-        sys.stdout.write(json.dumps({"tried": tried, "differ": differ}) + "\n")
+        sys.stdout.write(json.dumps({"tried": ways, "differ": differ}) + "\n")
 
 
 if __name__ == "__main__":

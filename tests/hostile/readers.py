@@ -11,7 +11,6 @@ import signal
 import sys
 import tracemalloc
 import warnings
-from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,9 +36,8 @@ SECONDS = 60  # of the CPU; then a reader counts as hanging: most take a thousan
 _DEEDS = (
     "exec", "os.exec", "os.posix_spawn", "os.system", "os.fork", "subprocess.Popen",
     "pickle.find_class", "ctypes.dlopen", "socket.connect", "os.remove", "os.rename",
-    "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "shutil.rmtree",
+    "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "shutil.rmtree",
 )  # fmt: skip
-_WRITING = 0x1 | 0x2 | 0x40 | 0x200  # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC of Linux
 
 
 class Hang(BaseException):
@@ -47,7 +45,11 @@ class Hang(BaseException):
 
 
 class Reader:
-    """One kind of file and its reader."""
+    """One kind of file, and its reader.
+
+    `prepare` sets ``file``, and ``seeds`` if there are several; `read` calls the reader under test,
+    and `right` asserts that what it found is right.
+    """
 
     file: Path
     seeds: list[bytes] | None = None
@@ -59,20 +61,9 @@ class Reader:
         self.prepare()
         self.seeds = self.seeds or [self.file.read_bytes()]
 
-    @abstractmethod
-    def prepare(self) -> None:
-        """Make what the reader needs, and set `file`, and `seeds` if there are several."""
-
     def place(self, raw: bytes) -> None:
         """Put a case where it will be read."""
         self.file.write_bytes(raw)
-
-    @abstractmethod
-    def read(self) -> Any:
-        """Call the reader under test."""
-
-    def right(self, found: Any, raw: bytes) -> None:
-        """Assert that what was read is right."""
 
     def case(self, random: Random) -> bytes:
         return mutated(random.choice(self.seeds), random, self.seeds)[:MOST_BYTES]
@@ -125,15 +116,10 @@ def _hook(event: str, words: tuple[Any, ...]) -> None:
     if _watch.deeds is None:
         return
     target = words[0] if words else ""
-    if event == "open":
-        harms = words[2] & _WRITING or set("wax+") & set(words[1] or "")
-    elif event == "os.chmod":
-        harms = not isinstance(target, int)  # by descriptor: the opening was recorded
-    else:
-        code = getattr(target, "co_filename", "")  # of a library that is imported late
-        own = not code.startswith((sys.prefix, sys.base_prefix, "<frozen"))
-        harms = event in _DEEDS and own
-    if harms:
+    code = getattr(target, "co_filename", "")  # of a library that is imported late
+    own = not code.startswith((sys.prefix, sys.base_prefix, "<frozen"))
+    writes = event == "open" and {*"wax+"} & {*(words[1] or "")}
+    if writes or (event in _DEEDS and own):
         _watch.deeds.append((event, *map(str, words[:2])))
 
 
@@ -180,16 +166,12 @@ class Header(Reader):
 
 
 class Foreign(Reader):
-    """Arrays of another format: what its library refuses or reads otherwise is never accepted."""
+    """Arrays of another format: what its `library` reads otherwise is never accepted."""
 
     refuses = (InputError, IntegrityError, OSError)  # plans report the last with the file
     memory = 2 * MOST_MEMORY  # of two libraries
     array = factories.stack((3, 2, 2), "float64")
     input: str
-
-    @abstractmethod
-    def library(self) -> np.ndarray:
-        """What the format's own library reads."""
 
     def read(self) -> Any:
         stack = sources.stack_of(factories.settings(input=self.input), self.folder / "none")

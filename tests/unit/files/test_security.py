@@ -13,7 +13,6 @@ import pytest
 from shardwise import errors
 from shardwise.command.__main__ import Shown
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files import commit
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.plan import plan, planner
@@ -70,15 +69,6 @@ def test_a_link_in_place_of_a_file_is_replaced(tmp_path, victim, kind):
     link.symlink_to(victim)
     factories.computed(made)
     assert not link.is_symlink()
-
-
-def test_a_temporary_name_that_is_taken_is_not_opened(tmp_path, monkeypatch, victim):
-    """A link that somebody has planted under the name of a temporary file ends the commit."""
-    monkeypatch.setattr(commit.secrets, "token_hex", lambda count: "00")
-    name = f".file.{commit.socket.gethostname()}.{os.getpid()}.00.tmp"
-    (tmp_path / name).symlink_to(victim)
-    with pytest.raises(FileExistsError), commit.commit(tmp_path / "file"):
-        pass
 
 
 HOSTILE = "-rf a'b\"$(touch pwned);`touch pwned`&|>x *\n"
