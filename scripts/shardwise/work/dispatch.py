@@ -175,8 +175,6 @@ def _failed(plan: Plan, missing: Sequence[str]) -> list[Failure]:
 
 # MPI is used only to find out which ranks share a node. No message is sent once the workers have
 # begun, so a rank that dies costs only the shards that its workers were computing.
-
-
 def seats(views: Sequence[list[str] | None], rank: int, one: bool, gpus: bool) -> list[int]:
     """The devices that the workers of a rank look at first, by their places among those it sees.
 

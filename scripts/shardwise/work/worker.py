@@ -41,8 +41,7 @@ def work(plan: Plan, end: float | None, options: Namespace) -> int:
         plan = plan.anchored(Path.cwd())
         contain.adopt()
         os.dup2(2, 1)  # what the function prints goes to stderr
-    whole, own_round = Store(plan).is_whole, claims.load(plan, options.round)
-    own = claims.Claims(plan, own_round, os.getpid(), whole)
+    own = claims.Claims(plan, claims.load(plan, options.round), os.getpid(), Store(plan).is_whole)
     try:
         with failures.noted(plan.results, claims.worker_failure(plan), device=choose.taken_uuid):
             if not suffices(end):
