@@ -1,4 +1,4 @@
-"""Commits, what no run of faults meets, and checksums: the bytes on disk."""
+"""Commits where no run of faults looks, checksums, and files that are read whole."""
 
 import os
 import resource
@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import IntegrityError
 from shardwise.files import checksum as checksums
-from shardwise.files import pieces
+from shardwise.files import pieces, small
 from shardwise.files.checksum import PieceChecksum, file_checksum
 from shardwise.files.commit import commit
-from shardwise.files.npy import StackWriter
+from shardwise.files.npy import StackWriter, read_header
 
-from tests.factories import FLOATS, INTEGERS, SCRIPTS, stack
+from tests.factories import FLOATS, INTEGERS, SCRIPTS, refusal, stack
+from tests.hostile.bad_inputs import npy
 
 
 @contextmanager
@@ -190,3 +191,21 @@ def test_a_full_disk_is_told_before_the_first_byte(tmp_path):
     ):
         StackWriter(file, (1, 100, 1000), np.dtype("f8")).begin()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_small_file_is_read_whole(tmp_path):
+    """If it has no more bytes than the limit."""
+    path = tmp_path / "a"
+    path.write_bytes(b"12345")
+    assert small.read(path) == small.read(path, 5) == b"12345"
+    with pytest.raises(IntegrityError, match="has 5 bytes, too many for this file"):
+        small.read(path, 4)
+    assert small.read(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("shape", ["(True, 4)", "(-2, -2)", str((1,) * 65)])
+def test_a_shape_is_of_few_whole_numbers(tmp_path, shape):
+    """NumPy's parser lets these pass; `tests/hostile` has the more common errors of headers."""
+    path = tmp_path / "bad.npy"
+    path.write_bytes(npy("'<f4'", shape, b"1234" * 4))
+    assert f"{path}: its .npy header is damaged" in refusal(read_header, path)
