@@ -13,8 +13,6 @@ from pathlib import Path
 import collectives
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.factories import ROOT, SCRIPTS, nightly
 
@@ -92,19 +90,6 @@ def test_ranks_agree(ranks):
     done = subprocess.run(line, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split() == ["passed"] * ranks
-
-
-@given(
-    st.integers(0, 200), st.integers(1, 9), st.integers(0, 1000), st.none() | st.integers(0, 2**64)
-)
-def test_ranks_share_the_samples_as_one_rank_takes_them(size, ranks, epoch, seed):
-    """Dealt out in turn, the ranks' samples are those of one rank, in its order."""
-    alone = collectives.shard_indices(size, 0, 1, seed, epoch)
-    dealt = np.empty_like(alone)
-    for rank in range(ranks):
-        dealt[rank::ranks] = collectives.shard_indices(size, rank, ranks, seed, epoch)
-    assert dealt.tolist() == alone.tolist()
-    assert sorted(alone.tolist()) == list(range(size))
 
 
 if __name__ == "__main__":

@@ -13,19 +13,13 @@ from tests.unit.observe.test_audit import finished
 STACK = factories.stack((12, 5, 5))
 
 
-def test_every_result_of_a_run(tmp_path, monkeypatch):
-    """The sum, a statistic, each product, a row per shard; an index out of range is refused."""
+def test_results_are_read_and_not_written(tmp_path, monkeypatch):
+    """Names stay text, the sum cannot be changed, and an index out of range is refused."""
     monkeypatch.setenv("SLURMD_NODENAME", "0123")  # as containers are called
-    finished(tmp_path, STACK, ("sum", "std"), shards=5)
-    run, products = shardwise.open(tmp_path / "results"), STACK @ STACK
-    np.testing.assert_array_equal(run.sum, products.astype("float64").sum(axis=0))
-    assert set(run.statistics) == {"sum", "std"}
-    np.testing.assert_allclose(run.statistics["std"], products.std(axis=0), rtol=1e-5)
-    for matrix, product in enumerate(products):
-        np.testing.assert_array_equal(run.product(matrix), product)
+    finished(tmp_path, STACK, shards=5)
+    run = shardwise.open(tmp_path / "results")
     assert run.ledger.shard.tolist() == ["00000", "00001", "00002", "00003", "00004"]
     assert run.ledger.host.unique().tolist() == ["0123"]
-    assert run.verify().verdict == "whole"
     assert not run.sum.flags.writeable
     for matrix in (-1, 12):
         with pytest.raises(IndexError, match="holds 0 to 11"):
