@@ -41,12 +41,8 @@ class Pretended:
     def root(self) -> Path:
         return self.plan.results.root
 
-    def name(self, shard: str) -> str:
-        """The name that the files of a shard's products share."""
-        return self.plan.shards[shard].name
-
     def receipt(self, shard: str) -> Path:
-        return self.plan.results.receipt(self.name(shard))
+        return self.plan.results.receipt(self.plan.shards[shard].name)
 
     def look(self) -> Status:
         return look(self.root, self.at)
