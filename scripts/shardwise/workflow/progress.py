@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -94,8 +95,10 @@ class Listener(logging.Handler):
         elif event == "job_info" and self._failed:
             self._failed._params = None  # computed once, but what an array asks grows with each try
         elif event == "job_error" and not self._workflow.dryrun:
-            with suppress(OSError, ShardwiseError):  # then the job is retried as usual
+            try:
                 self._on_failure(record.jobid, record.rule_msg)  # type: ignore[attr-defined]
+            except Exception:  # then the job is retried as usual
+                traceback.print_exc()
 
     def _begin(self, stats: Mapping[str, int]) -> None:
         """Say which jobs there are, in the order in which they run, and prepare for them."""
@@ -197,7 +200,7 @@ class Listener(logging.Handler):
         else:
             lack = f"{len(missing)} missing" if missing else "the sum or the page is missing"
             tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
-            names = {Path(name).stem for name in list_names(run.results.failed)}
+            names = sorted({Path(name).stem for name in list_names(run.results.failed)})
             own = (name for name in names if not name.startswith(failures.DEVICE))
             found = failures.of_this_run(run.results, own)
             for line in [*describe_causes(found.values(), run.results.root), *barred]:
