@@ -18,43 +18,21 @@ from tests import factories
 from tests.processes import until
 
 UUID = "GPU-8f1a6c4e-0000-4000-8000-000000000001"
-PROGRAM = [sys.executable, "-S", str(Path(__file__).parents[2] / "lease_program.py")]
-
-
-@pytest.fixture
-def start(folder):
-    """Start tasks of `lease_program.py`; those that still live are killed in the end."""
-    tasks = []
-
-    def started(**given):
-        task = subprocess.Popen(
-            [*PROGRAM, json.dumps({"uuids": [UUID], **given})], text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(factories.SCRIPTS)},
-        )  # fmt: skip
-        tasks.append(task)
-        return task
-
-    yield started
-    for task in tasks:
-        with task:
-            task.kill()
+PROGRAM = Path(__file__).parents[2] / "lease_program.py"
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_never_two_tasks_on_a_device(start, folder, tmp_path, count):
+def test_never_two_tasks_on_a_device(folder, tmp_path, count):
     """32 tasks on some devices. Many die by SIGKILL, some of these while a child works on."""
     chance = random.Random(count)
-    uuids = [f"GPU-{i}" for i in range(count)]
-    records = tmp_path / "records"
-    records.touch()
-    tasks = [
-        {"hold": chance.uniform(0, 0.02), "end": chance.choice(["exit", "kill", "kill", "orphan"])}
-        for _ in range(32)
-    ]
-    said = start(uuids=uuids, records=str(records), tasks=tasks).communicate()[0]
-    assert [line.split()[0] for line in said.splitlines()] == ["taken"] * 32
+    uuids, records = [f"GPU-{i}" for i in range(count)], tmp_path / "records"
+    ends = ["exit", "kill", "kill", "orphan"]
+    tasks = [(chance.uniform(0, 0.02), chance.choice(ends)) for _ in range(32)]
+    given = {"uuids": uuids, "records": str(records), "tasks": tasks}
+    environ = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
+    line = [sys.executable, "-S", PROGRAM, json.dumps(given)]
+    subprocess.run(line, env=environ, check=True)
     until(lambda: not any(map(leases.holder, uuids)))
-
     lines = records.read_text().splitlines()
     uses = [(uuid, float(b), float(e)) for uuid, b, e in map(str.split, lines)]
     assert len(uses) == 32
@@ -74,22 +52,24 @@ def test_a_signature_is_not_trusted(folder, text, holder):
     assert leases.holder(UUID) == holder
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can run tasks of other users")
-def test_users_share_the_leases(start, monkeypatch):
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be other users")
+def test_users_share_the_leases(folder, monkeypatch):
     """A lease of one user keeps the others off; afterwards its folder and file serve them."""
     shared = Path(tempfile.mkdtemp(dir="/tmp"))
+    monkeypatch.setenv("SHARDWISE_LEASES", str(shared / "leases"))
+    shared.chmod(0o777)
     try:
-        shared.chmod(0o777)
-        monkeypatch.setenv("SHARDWISE_LEASES", str(shared / "leases"))
         for uid, other in ((12345, 23456), (23456, 12345), (0, 12345)):
-            first = start(uid=uid, end="stdin")
-            assert first.stdout.readline() == f"taken {UUID}\n"
-            refused = start(uid=other, limit=0.05).communicate()[0]
-            assert f"leased to process {first.pid} of user {uid} since" in refused
-            first.communicate()
+            for own in (uid, other):
+                os.setresuid(own, own, 0)
+                assert leases.take(UUID) == (own == uid)
+                os.setresuid(0, 0, 0)
+            assert leases.holder(UUID).startswith(f"process {os.getpid()} of user {uid} since")
+            os.close(leases._HELD.pop())
         assert (shared / "leases").stat().st_mode & 0o7777 == 0o1777
         assert (shared / "leases" / f"{UUID}.lease").stat().st_mode & 0o7777 == 0o666
     finally:
+        os.setresuid(0, 0, 0)
         shutil.rmtree(shared)
 
 
