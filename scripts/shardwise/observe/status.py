@@ -4,13 +4,15 @@ A shard with product and receipt under its name is done, or damaged. It is runni
 since the last run of Snakemake began, has not failed since, and any job is at work. With a failure
 file it has failed; otherwise it waits. Nothing is written, and no scheduler is asked.
 
-Watch, page and metrics show what is here, so that they never contradict each other.
+Watch, page, metrics and the last words of a run show what is here, so that they never contradict
+each other.
 """
 
 import math
+import re
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,6 +41,9 @@ VERDICTS = {
 """Each with its exit code. ``unproven``: all is there, but nothing has proven it."""
 
 _LATELY = 600.0  # seconds that the rate looks back
+_MOST_CAUSES, _MOST_NAMED = 8, 5
+_OWN = re.compile(r"[0-9a-f]{12}|\d+")
+"""The keys and numbers in a reason, which differ between shards with the same cause."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,11 @@ class Status:
         """What failed and was not mended: shards by id, stages by name; the newest first."""
         found = [(s.shard, s.failure) for s in self.shards.values() if s.failure]
         return sorted([*self.failures.items(), *found], key=lambda pair: -pair[1].at)
+
+    def causes(self, run: str | None = None) -> Iterator[str]:
+        """The same, or what failed in one run, in a line for each cause."""
+        found = (why for _, why in self.failed if run in (None, why.run))
+        return by_cause(found, self.results.root)
 
     @property
     def remarks(self) -> list[str]:
@@ -212,10 +222,34 @@ def busy(shards: Iterable[ShardStatus]) -> float:
     return total
 
 
-def look(root: Path, at: float | None = None, before: Status | None = None) -> Status:
+def by_cause(found: Iterable[Failure], root: Path) -> Iterator[str]:
+    """A line for each cause of failures, the most frequent first; nine lines at most."""
+    causes = defaultdict[tuple[int, str], list[Failure]](list)
+    for failure in sorted(found, key=lambda each: each.name):
+        causes[failure.code, _OWN.sub("#", failure.reason)].append(failure)
+    ordered = sorted(causes.values(), key=len, reverse=True)
+    for same in ordered[:_MOST_CAUSES]:
+        names = ", ".join(_shown(failure.name) for failure in same[:_MOST_NAMED])
+        names += f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
+        where = f" (log: {root / same[0].log})" if same[0].log else ""
+        yield f"failed: {names}: {same[0].reason}{where}"
+    if rest := ordered[_MOST_CAUSES:]:
+        yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: see {root}/failed"
+
+
+def _shown(name: str) -> str:
+    """A failure's name for people, without its key: of a shard's copy or product, or of a stage."""
+    *copy, last = name.split("-")[:-1] or [name]
+    return f"{'shard' if copy else 'multiply'} {last}" if last.isdigit() else last
+
+
+def look(
+    root: Path, at: float | None = None, before: Status | None = None, plan: Plan | None = None
+) -> Status:
     """What a folder shows now, or at time ``at``; its content never makes this fail.
 
-    ``before`` is an earlier look, whose plan and receipts are not read again.
+    ``before`` is an earlier look, whose plan and receipts are not read again. A run knows its
+    ``plan``; for others it is the one in the folder.
     """
     results, damage = Results(root), list[str]()
     living = locks.is_living(results)  # asked first: what a run leaves at its end is seen below
@@ -228,8 +262,8 @@ def look(root: Path, at: float | None = None, before: Status | None = None) -> S
     try:
         if before and before.plan and before.stamps == seen.stamps:
             seen.plan, known = before.plan, {one.shard: one for one in before.of(DONE)}
-        elif all(seen.stamps):
-            seen.plan = plans.load(results.plan)
+        elif plan or all(seen.stamps):
+            seen.plan = plan or plans.load(results.plan)
     except IntegrityError as error:
         damage.append(f"the plan: {error}")
     if plan := seen.plan:

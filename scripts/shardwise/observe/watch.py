@@ -40,15 +40,12 @@ def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
             f"{shard.shard} {seconds(max(0.0, seen.at - shard.started))}  {shard.device.label}"
             for shard in seen.of(RUNNING)
         ],
-        "Failed, the latest first": [
-            f"{name}  {why.reason}\n  on {why.device or why.host}, log: {why.log}"
-            for name, why in seen.failed
-        ],
+        "What failed, by cause": [*seen.causes()],
         "Remarks": seen.remarks,
     }
     for title, lines in lists.items():
         parts += ["", Text(title, "bold")] if lines else []
-        parts += [_text(f"  {row}") for line in lines[:most] for row in line.split("\n")]
+        parts += [_text(f"  {line}") for line in lines[:most]]
         parts += [Text(f"  and {len(lines) - most} more")] if len(lines) > most else []
     return Group(*parts)
 
@@ -90,8 +87,7 @@ def follow(root: Path, as_json: bool, interval: float | None) -> int:
                 live.start()
                 live.update(draw(seen, max(3, console.height // 3 - 5)), refresh=True)
             else:
-                lines = [f"failed: {name}: {w.reason} (log: {w.log})" for name, w in seen.failed]
-                lines += [seen.tally if seen.shards else seen.headline, *seen.damage]
+                lines = [*seen.causes(), seen.tally if seen.shards else seen.headline, *seen.damage]
                 lines += [seen.verdict.words] * seen.over
                 _write(f"{clock(seen.at)[11:]} {line}" for line in lines if line not in told)
                 told = set(lines)

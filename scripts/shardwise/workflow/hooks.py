@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -33,9 +32,6 @@ from shardwise.work import schedulers
 from shardwise.workflow import grid_engine_executor, recipe
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
-
-_PAGE_SECONDS = 120.0
-"""The most time for the page on a failed run; 100,000 shards take less than a minute."""
 
 _SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shutting down")
 
@@ -131,24 +127,6 @@ def before_jobs(workflow: Any, run: Any) -> None:
                 run.results.receipt(run.plan.shards[shard].name).unlink(missing_ok=True)
     except (InputError, TryAgain, OSError) as error:
         refuse(error)
-
-
-def make_page(results: Results) -> bool:
-    """Make the page on a run that has failed; if it cannot be made, a warning says why.
-
-    A separate process makes it, which Ctrl-C ends: nothing may keep a user from ending a run.
-    """
-    words = [sys.executable, str(SCRIPTS / "report.py"), "--", str(results.root)]
-    os.environ.pop("PYTHONSAFEPATH", None)  # no more jobs are started
-    try:
-        subprocess.run(words, capture_output=True, timeout=_PAGE_SECONDS, check=True)
-        return True
-    except subprocess.CalledProcessError as error:
-        reason = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    except (OSError, subprocess.TimeoutExpired, KeyboardInterrupt):
-        reason = "interrupted, or out of time"
-    errors.tell(f"shardwise: report not written ({results.report}): {reason}")
-    return False
 
 
 def heed_silence(results: Results, executor: Any) -> None:

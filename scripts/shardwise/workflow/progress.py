@@ -13,15 +13,13 @@ import sys
 import threading
 import time
 import traceback
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, tell
-from shardwise.files.paths import list_names
+from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, tell, verdict
 from shardwise.host import TYPED
 from shardwise.records import failures
 from shardwise.records.failures import Failure
@@ -30,12 +28,12 @@ from shardwise.units import seconds
 from shardwise.work import claims, schedulers
 from shardwise.workflow import hooks, recipe
 
+if TYPE_CHECKING:
+    from shardwise.observe.status import Status
+
 _SECONDS_BETWEEN_LINES = 10.0
 _COUNTS = 20.0  # a pause between counts is at least this many times as long as a count
-_MOST_CAUSES = 8
-_MOST_NAMED = 5
-_OWN = re.compile(r"[0-9a-f]{12}|\d+")
-"""The keys and numbers in a reason, which differ between shards with the same cause."""
+_MOST_TOLD = 16  # failures that are told while the run goes on
 
 _REFUSED = re.compile(r"The error message was '?(.*?)'?\.?\n? *(sbatch call:|$)", re.DOTALL)
 _STATUS = re.compile(r"status is: '?((?!FAILED)[A-Z_]+)")  # FAILED: it has ended by itself
@@ -143,8 +141,10 @@ class Listener(logging.Handler):
             self._tell_causes(found, follows)
 
     def _tell_causes(self, found: Iterable[Failure], follows: str = "") -> None:
-        for line in describe_causes(found, self._run.results.root):
-            if len(self._told) < 2 * _MOST_CAUSES and line + follows not in self._told:
+        from shardwise.observe.status import by_cause  # here: jobs do not need it
+
+        for line in by_cause(found, self._run.results.root):
+            if len(self._told) < _MOST_TOLD and line + follows not in self._told:
                 self._told.add(line + follows)
                 tell(f"shardwise: {line}{follows}")
 
@@ -173,6 +173,7 @@ class Listener(logging.Handler):
         """Say, as the process ends, what is whole, or what failed, why, and how to continue."""
         if self.began:
             self._ended.set()
+            self._ending = False  # all jobs have ended: Ctrl-C ends what follows
             os.chdir(self._folder)
             code = self._tell_end()
             if self._interrupted:  # Snakemake would end with 1, as if a job had failed
@@ -194,21 +195,34 @@ class Listener(logging.Handler):
             for line in filter(None, [done, *barred, advice(run.plan)]):
                 tell(f"shardwise: {line}")
             return 0
-        done, made = shards - len(missing), hooks.make_page(run.results)
+        done, (seen, made) = shards - len(missing), make_page(run)
         if self._interrupted:
             tell(f"\nshardwise: interrupted: {done} of {shards} shards done")
         else:
             lack = f"{len(missing)} missing" if missing else "the sum or the page is missing"
             tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
-            names = sorted({Path(name).stem for name in list_names(run.results.failed)})
-            own = (name for name in names if not name.startswith(failures.DEVICE))
-            found = failures.of_this_run(run.results, own)
-            for line in [*describe_causes(found.values(), run.results.root), *barred]:
+            for line in [*seen.causes(failures.this_run()), *barred]:
                 tell(f"  {line}")
             if made:
                 tell(f"The page on this run: {run.results.report}")
         tell(f"To run just what is missing, then the sum:\n  {self._again}")
         return 128 + signal.SIGINT
+
+
+def make_page(run: Any) -> tuple["Status", bool]:
+    """Look at a run that has failed, and make its page; if that fails, a warning says why."""
+    from shardwise.observe.status import Status, look  # here: jobs do not need them
+
+    seen = Status(run.results, at=time.time())
+    try:
+        from shardwise.observe import page
+
+        seen = look(run.results.root, plan=run.plan)
+        page.write(seen)
+    except (Exception, KeyboardInterrupt) as error:  # nothing may keep a user from the last words
+        tell(f"shardwise: report not written ({run.results.report}): {verdict(error)[1]}")
+        return seen, False
+    return seen, True
 
 
 def noted(run: Any, job: Any, said: str) -> Failure | None:
@@ -237,27 +251,6 @@ def noted(run: Any, job: Any, said: str) -> Failure | None:
         reason = said
     failures.note(run.results, name, code, reason)
     return failures.read(path)
-
-
-def describe_causes(found: Iterable[Failure], root: Path) -> Iterator[str]:
-    """A line for each cause of failures, the most frequent first; nine lines at most."""
-    causes = defaultdict[tuple[int, str], list[Failure]](list)
-    for failure in sorted(found, key=lambda each: each.name):
-        causes[failure.code, _OWN.sub("#", failure.reason)].append(failure)
-    ordered = sorted(causes.values(), key=len, reverse=True)
-    for same in ordered[:_MOST_CAUSES]:
-        names = ", ".join(_shown(failure.name) for failure in same[:_MOST_NAMED])
-        names += f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
-        where = f" (log: {root / same[0].log})" if same[0].log else ""
-        yield f"failed: {names}: {same[0].reason}{where}"
-    if rest := ordered[_MOST_CAUSES:]:
-        yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: see shardwise watch"
-
-
-def _shown(name: str) -> str:
-    """A failure's name for people, without its key: of a shard's copy or product, or of a stage."""
-    *copy, last = name.split("-")[:-1]
-    return f"{'shard' if copy else 'multiply'} {last}" if last.isdigit() else last
 
 
 def rerun_command(argv: list[str], folder: str) -> str:

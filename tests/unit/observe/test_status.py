@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from shardwise.observe import metrics
-from shardwise.observe.status import DAMAGED, DONE, FAILED, RUNNING, WAITING, Status, look
+from shardwise.observe.status import (
+    DAMAGED,
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    Status,
+    by_cause,
+    look,
+)
 from shardwise.plan.plan import Shard
 from shardwise.records import locks
 from shardwise.records.failures import Failure
@@ -195,3 +204,18 @@ def test_figures_are_what_the_files_come_to(tmp_path):
     assert total(seen, "oldest_running_shard_seconds", shard=made.roles["running"][0]) == 5
     (uuid,) = seen.suspects
     assert total(seen, "device_suspect", device=uuid) == total(seen, "device_suspect") == 1
+
+
+def test_failures_are_told_by_cause() -> None:
+    """Nine lines for ten thousand failures, the most frequent first, with shards and a log."""
+    failed = {}
+    for i in reversed(range(10**4)):  # jobs end in any order
+        name = f"{i:07}-{i:012x}"
+        cause = "abcdefghi"[i % 9 if i % 5 == 0 else 0]
+        failed[name] = Failure(name, 2, f"{cause}: shard {name} is bad", "n", 0, log=f"logs/{i}")
+    said = list(by_cause(failed.values(), Path("r")))
+    assert len(said) == 9
+    assert said[0].startswith("failed: multiply 0000000")
+    assert "multiply 0000004 and 8218 more: a: shard 0000000-" in said[0]
+    assert "(log: r/logs/0)" in said[0]
+    assert said[-1] == "and 222 failures of 1 other causes: see r/failed"

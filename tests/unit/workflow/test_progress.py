@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 from shardwise.files.paths import Results
 from shardwise.records import failures
-from shardwise.records.failures import Failure
 from shardwise.records.store import Store
-from shardwise.workflow.progress import Listener, describe_causes, noted, rerun_command
+from shardwise.workflow.progress import Listener, noted, rerun_command
 from shardwise.workflow.recipe import REFUSED, SAYS
 
 from tests import factories
@@ -23,21 +22,6 @@ from tests import factories
 def test_the_rerun_is_the_same_command(typed: list[str], again: str) -> None:
     """Names are quoted."""
     assert rerun_command(typed, "/a b") == f"cd '/a b' && {again}"
-
-
-def test_failures_are_told_by_cause() -> None:
-    """Nine lines for ten thousand failures, the most frequent first, with shards and a log."""
-    failed = {}
-    for i in reversed(range(10**4)):  # jobs end in any order
-        name = f"{i:07}-{i:012x}"
-        cause = "abcdefghi"[i % 9 if i % 5 == 0 else 0]
-        failed[name] = Failure(name, 2, f"{cause}: shard {name} is bad", "n", 0, log=f"logs/{i}")
-    said = list(describe_causes(failed.values(), Path("r")))
-    assert len(said) == 9
-    assert said[0].startswith("failed: multiply 0000000")
-    assert "multiply 0000004 and 8218 more: a: shard 0000000-" in said[0]
-    assert "(log: r/logs/0)" in said[0]
-    assert said[-1] == "and 222 failures of 1 other causes: see shardwise watch"
 
 
 OWN, OTHER = "a" * 12, "b" * 12
@@ -86,8 +70,12 @@ def test_a_killed_job_is_told_from_one_that_failed(
     assert not capsys.readouterr().err
     job.rule.name = own
     listener.emit(logging.makeLogRecord(event))
+    if of == "job":
+        made.results.report.mkdir()
     listener.last_words()
     said = capsys.readouterr().err
+    assert (f"shardwise: report not written ({made.results.report}): " in said) == (of == "job")
+    assert (f"The page on this run: {made.results.report}" in said) == (of != "job")
     assert "not finished: 0 of 2 shards have products; 2 missing" in said
     assert words in said
     assert ("left no message" in said) == ("left no message" in words)
