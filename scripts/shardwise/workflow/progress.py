@@ -125,7 +125,7 @@ class Listener(logging.Handler):
     def _on_failure(self, number: int, said: str | None) -> None:
         """Say why a job has failed, and which try follows; none if it would only fail again."""
         run, dag = self._run, self._workflow.dag
-        for job in self._workflow.scheduler.running:
+        for job in list(self._workflow.scheduler.running):  # other threads change it
             if dag.jobid(job) != number or job.rule.name not in run.stages:  # of other modules
                 continue
             self._failed = job
