@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -72,14 +72,22 @@ def submit(options: Namespace) -> int:
         who, cancel = f"process {run.pid} on this machine", f"kill -INT {run.pid}"
     else:
         who, cancel = _submit_job(line, options)
-    others = options.others
-    at = others.index("--configfile") if "--configfile" in others else len(others)
-    watch = shlex.join(["shardwise", "watch", *others[at : at + 2]])
     sys.stdout.write(
         f"{who} does the run; its messages: {_LOG}\n"
-        f"Watch it: {watch}\nStop it with its jobs: {cancel}\n"
+        f"Watch it: {_watch(options.others)}\nStop it with its jobs: {cancel}\n"
     )
     return 0
+
+
+def _watch(others: list[str]) -> str:
+    """The command that watches a run with these options of snakemake."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--configfile", "--configfiles", nargs="+", default=[])
+    parser.add_argument("--config", "-C", nargs="+", default=[])
+    named = parser.parse_known_args(others)[0]
+    results = [text.removeprefix("results=") for text in named.config if text[:8] == "results="]
+    files = ["--configfile", *named.configfile] if named.configfile else []
+    return shlex.join(["shardwise", "watch", *(results or files)])
 
 
 _JOBS = {

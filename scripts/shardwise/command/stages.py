@@ -19,6 +19,8 @@ from shardwise.records import failures, locks
 from shardwise.records.store import Store, find_others
 from shardwise.units import count, human_bytes
 
+_MOST_LISTED = 50  # files that clean names
+
 
 def plan(options: Namespace) -> None:
     """Write plan.tsv: which matrices each shard holds, from the headers of the input alone."""
@@ -217,12 +219,18 @@ def clean(options: Namespace) -> None:
         if options.yes and locks.is_job_locked(results.living):
             raise TryAgain(busy)
         found = list(find_others(plans.load(results.plan)))
-        ours = {path for path in found if _is_ours(results, path)}
-        nbytes = human_bytes(sum(os.lstat(path).st_size for path in ours))
+        ours = {path: os.lstat(path).st_size for path in found if _is_ours(results, path)}
+        names = {path: str(path.relative_to(results.root)) for path in found}
+        listed = () if options.yes else ours
+        lines = [f"{human_bytes(ours[path]):>12}  {names[path]}" for path in listed]
+        lines[_MOST_LISTED:] = [f"and {len(ours) - _MOST_LISTED} more"] * (
+            len(lines) > _MOST_LISTED
+        )
         done = " removed" if options.yes else "; to remove them, add --yes"
+        nbytes = human_bytes(sum(ours.values()))
         what = f"{count(len(ours), 'file')}, {nbytes} of other configs or inputs"
-        lines = [f"{results.root}: {what}{done}"]
-        if left := [str(p.relative_to(results.root)) for p in found if p not in ours]:
+        lines.append(f"{results.root}: {what}{done}")
+        if left := [names[path] for path in found if path not in ours]:
             lines.append(f"these stay, as no run is known to have written them: {some(left)}")
         # Receipts go last: they show who wrote a product.
         for path in sorted(ours if options.yes else (), key=lambda path: path.suffix == ".json"):

@@ -107,7 +107,8 @@ def look(root: Path) -> Audit:
     if any(path.parent == root for path in paths):
         # Snakemake does not remake an intermediate file if the files made from it exist.
         paths |= {results.summary, results.ledger}
-    audit.repair = f"{ledger.build_repair(plan, (), paths)}, then start the run again"
+    if paths:
+        audit.repair = f"{ledger.build_repair(plan, (), paths)}, then start the run again"
     return audit
 
 

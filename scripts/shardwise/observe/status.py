@@ -41,9 +41,9 @@ VERDICTS = {
 """Each with its exit code. ``unproven``: all is there, but nothing has proven it."""
 
 _LATELY = 600.0  # seconds that the rate looks back
-_MOST_CAUSES, _MOST_NAMED = 8, 5
-_OWN = re.compile(r"[0-9a-f]{12}|\d+")
-"""The keys and numbers in a reason, which differ between shards with the same cause."""
+_MOST_CAUSES = _MOST_NAMED = 5
+_OWN = re.compile(r"\S*[/.]\S+|[0-9a-f]{12}|\d+")
+"""Names of files, keys and numbers in a reason, which differ between shards with the same cause."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,12 @@ class Status:
         if self.damage:
             kind, words = "damaged", f"Damaged: {self.damage[0]}"
             if self.plan:
-                bad = [shard.shard for shard in self.of(DAMAGED)][:5]
-                repair = ledger.build_repair(self.plan, bad, [] if bad else [self.results.summary])
-                words += f"; to make it again: {repair}, then start the run again."
+                bad = [shard.shard for shard in self.of(DAMAGED)]
+                files = [] if bad else [self.results.summary]
+                repair = ledger.build_repair(self.plan, bad[:_MOST_NAMED], files)
+                words += f"; to make it again: {repair}, then start the run again"
+                more = f" ({_MOST_NAMED} of {len(bad)}; shardwise verify prints the rm for all)"
+                words += more * (len(bad) > _MOST_NAMED) + "."
         elif self.plan is None:
             kind = "empty"
             words = f"Nothing is here yet: {self.results.root} holds no plan of a run."
@@ -223,7 +226,7 @@ def busy(shards: Iterable[ShardStatus]) -> float:
 
 
 def by_cause(found: Iterable[Failure], root: Path) -> Iterator[str]:
-    """A line for each cause of failures, the most frequent first; nine lines at most."""
+    """A line for each cause of failures, the most frequent first; six lines at most."""
     causes = defaultdict[tuple[int, str], list[Failure]](list)
     for failure in sorted(found, key=lambda each: each.name):
         causes[failure.code, _OWN.sub("#", failure.reason)].append(failure)

@@ -34,7 +34,7 @@ def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
         words = f"{seen.tally}, {done / every:.1%}, {human_bytes(done)} of {human_bytes(every)}"
         if seen.rate and seen.left:
             words += f", {human_bytes(seen.rate)}/s, about {seconds(seen.left)} left"
-        parts += [ProgressBar(every, done, width=_BAR), Text(words)]
+        parts += [ProgressBar(every, done, width=_BAR), Text(f"\n{words}")]  # no line of its own
     lists = {
         "At work": [
             f"{shard.shard} {seconds(max(0.0, seen.at - shard.started))}  {shard.device.label}"

@@ -61,8 +61,11 @@ def note(
     from shardwise.files.commit import commit  # here: readers do not need it
 
     words = re.sub("\n *", "; ", reason.partition("\nTraceback (most recent call last)")[0])
+    if len(words := one_line(words)) > _MOST_LETTERS:
+        # It may hold a command that users paste: cut no name of a file, and add no word to it.
+        words = f"{words[:_MOST_LETTERS].rpartition(' ')[0]}; … (the log has the rest)"
     place = os.path.relpath(log, results.root) if log else None
-    failure = Failure(name, code, one_line(words)[:_MOST_LETTERS], host.node(), time.time(),
+    failure = Failure(name, code, words, host.node(), time.time(),
                       device, attempt, this_run(), place)  # fmt: skip
     try:
         results.failed.mkdir(exist_ok=True)
@@ -102,7 +105,7 @@ def read(path: Path) -> Failure | None:
         import msgspec  # here: parsing a Snakefile must not require it
 
         found = msgspec.json.decode(small.read(path) or b"", type=Failure)
-        return replace(found, reason=one_line(found.reason)[:_MOST_LETTERS])
+        return replace(found, reason=one_line(found.reason)[: 2 * _MOST_LETTERS])
     return None
 
 

@@ -10,7 +10,7 @@ from shardwise.errors import IntegrityError
 from shardwise.files.commit import commit
 from shardwise.files.paths import folders, for_bash
 from shardwise.plan.plan import Plan
-from shardwise.records import receipts, store
+from shardwise.records import failures, receipts, store
 from shardwise.records.receipts import ProductReceipt
 
 THREADS = 8  # that look at shards: one that reads a whole file takes about 8 MiB of memory
@@ -30,6 +30,7 @@ def write(plan: Plan) -> None:
             row = plan.shards.get(name.partition("-")[0])
             if row and name in (row.name, row.input_name):
                 path.unlink(missing_ok=True)
+    failures.forget(plan.results, f"multiply-{plan.key}")  # a worker that could not begin
     marker = plan.results.listed(plan.key)
     store.unmark(marker)
     with commit(plan.results.ledger) as file:

@@ -24,7 +24,7 @@ from shardwise.host import TYPED
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.records.store import advice, quote
-from shardwise.units import seconds
+from shardwise.units import human_bytes, seconds
 from shardwise.work import claims, schedulers
 from shardwise.workflow import hooks, recipe
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _SECONDS_BETWEEN_LINES = 10.0
 _COUNTS = 20.0  # a pause between counts is at least this many times as long as a count
+_BAR = 30  # letters
 _MOST_TOLD = 16  # failures that are told while the run goes on
 
 _REFUSED = re.compile(r"The error message was '?(.*?)'?\.?\n? *(sbatch call:|$)", re.DOTALL)
@@ -105,10 +106,11 @@ class Listener(logging.Handler):
         dry, run = self._workflow.dryrun, self._run
         jobs = {rule: stats[rule] for rule in run.stages if rule in stats}
         end = " (dry run: nothing was started)" * dry
-        tell("shardwise: jobs: " + ", ".join(f"{r} {count}" for r, count in jobs.items()) + end)
+        say = hooks.log.info if dry else tell  # as Snakemake does with all that a dry run says
+        say("shardwise: jobs: " + ", ".join(f"{r} {count}" for r, count in jobs.items()) + end)
         # Else it is not a quote of this run.
         if "reduce" in map(run.stages.get, jobs) and not run.forces:
-            tell(f"shardwise: {quote(run.plan, run.reduce, run.missing)}")
+            say(f"shardwise: {quote(run.plan, run.reduce, run.missing)}")
         hooks.before_jobs(self._workflow, run)
         if dry:
             return
@@ -150,8 +152,8 @@ class Listener(logging.Handler):
 
     def _count(self) -> None:
         """Say now and then how far the run is, if anything has changed."""
-        run, total, told, pause = self._run, len(self._run.plan.shards), "", _SECONDS_BETWEEN_LINES
-        began, first = time.monotonic(), total - len(run.missing)
+        run, rows, told, pause = self._run, self._run.plan.shards, "", _SECONDS_BETWEEN_LINES
+        began, first = time.monotonic(), sum(rows[shard].bytes for shard in run.missing)
         while not self._ended.wait(pause) and not self._interrupted:
             now = time.monotonic()
             with suppress(OSError):  # as while a file server restarts
@@ -159,13 +161,17 @@ class Listener(logging.Handler):
                 bad = claims.of_this_run(run.plan, missing)
                 if run.rule_for_all:  # else each failed shard has its own event
                     self._tell_causes(bad)
-                done = total - len(missing)
-                words = f"multiply: {done} of {total} shards done"
+                done, left = len(rows) - len(missing), sum(rows[shard].bytes for shard in missing)
+                words = f"{done} of {len(rows)} shards done"
                 words += f", {len(bad)} failed so far" if bad else ""
                 if words != told:
-                    left = (now - began) * len(missing) / max(1, done - first)
-                    more = f"; about {seconds(left)} to go" if first < done and missing else ""
-                    tell(f"shardwise: {words}{more}")
+                    bar = "━" * (_BAR * done // len(rows))
+                    bar = f"{bar:─<{_BAR}} " if sys.stderr.isatty() else ""
+                    more = ""
+                    if rate := (first - left) / (now - began):
+                        more = f"; {human_bytes(rate)}/s"
+                        more += f", about {seconds(left / rate)} to go" if left else ""
+                    tell(f"shardwise: multiply: {bar}{words}{more}")
                 told = words
             pause = max(pause, _COUNTS * (time.monotonic() - now))
 
@@ -242,14 +248,16 @@ def noted(run: Any, job: Any, said: str) -> Failure | None:
     said = said.partition("For further error details")[0].strip()  # Snakemake adds this
     code, reason = TryAgain.exit_code, _NO_WORD
     if refused := _REFUSED.search(said):
-        error = schedulers.refusal(one_line(refused[1].strip()), 1)
+        error = schedulers.refusal(one_line(" ".join(refused[1].split())), 1)
         cure = f"; {recipe.cure(job.rule.name)}" if isinstance(error, InputError) else ""
         code, reason = error.exit_code, f"the scheduler did not accept the job: {error}{cure}"
     elif status := _STATUS.search(said):
         reason = f"{recipe.SAYS}{status[1]}"
     elif said.startswith(recipe.SAYS):
         reason = said
-    failures.note(run.results, name, code, reason)
+    log = run.results.log(stage, name.removeprefix("copy-") if "shard" in wildcards else None)
+    log = log if log.exists() else None
+    failures.note(run.results, name, code, reason, log=log, attempt=job.attempt)
     return failures.read(path)
 
 

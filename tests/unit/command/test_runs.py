@@ -29,13 +29,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "mine"
 
 
-def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd) -> None:
-    """Its scheduler gets the job, however the executor is quoted."""
+@pytest.mark.parametrize(("others", "watch"), [
+    (["--configfile=config.yaml", "b.yaml", "-n"], " --configfile config.yaml b.yaml"),
+    (["--config", "results=a b", "-n"], " 'a b'"),
+])  # fmt: skip
+def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd, others, watch) -> None:
+    """Its scheduler gets the job, however the executor is quoted; the watch looks at this run."""
+    Path("b.yaml").write_text("shards: 2\n")
     runs.init(options(profile="slurm"))
     profile = here / "profiles" / "slurm" / "config.yaml"
     profile.write_text(profile.read_text().replace("executor: slurm", "executor: 'slurm' # ours"))
-    assert runs.submit(options("--time=5", None, "--", "results/default/sum.npy")) == 0
-    assert "job 7 does the run" in capfd.readouterr().out
+    assert runs.submit(options("--time=5", None, *others)) == 0
+    said = capfd.readouterr().out
+    assert "job 7 does the run" in said
+    assert f"\nWatch it: shardwise watch{watch}\n" in said
 
 
 def test_what_keeps_a_job_from_being_submitted_is_told(here: Path, capfd) -> None:

@@ -24,6 +24,16 @@ def fail(results, error, name=NAME):
         raise error
 
 
+def test_no_name_in_a_long_reason_is_cut(results):
+    """The command in it can be pasted: it removes no file but those that it names."""
+    names = [f"products/{i:05}.json" for i in range(999)]
+    fail(results, IntegrityError(f"compute them again: rm -f {' '.join(names)}"))
+    reason = failures.read(results.failure(NAME)).reason
+    command, more = reason.partition("rm -f ")[2].split("; ")
+    assert command.split() == names[: len(command.split())]
+    assert (len(reason) < 2100, more) == (True, "… (the log has the rest)")
+
+
 @pytest.mark.parametrize("name", [NAME, FOLDED, "reduce-0123456789ab"])
 @pytest.mark.parametrize(("error", "code"), [
     (InputError("a"), 2), (InputError("a\nTraceback (most recent call last):\n  b"), 2),

@@ -88,12 +88,14 @@ RAISED = (
 )
 ENDED = "SLURM-job '12' failed, SLURM status is: '{}'. Detailed failure reason unavailable."
 ACCOUNT = "sbatch: error: Batch job submission failed: Invalid account"
+QUEUE = "sbatch: error: invalid partition specified: q\nsbatch: error: Batch job submission failed"
 BUSY = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
 
 
 @pytest.mark.parametrize(("said", "words", "code"), [
     (PLUGIN.format(ACCOUNT), "submission failed: Invalid account; change the block two_shard", 2),
     (RAISED.format(f"sbatch: error: \x1b[2J\n{ACCOUNT}"), "\\x1b[2J", 2),
+    (PLUGIN.format(QUEUE), "job: invalid partition specified: q Batch job submission failed;", 2),
     (PLUGIN.format(BUSY), "Slurm temporarily unable to accept job", 75),
     (f"Grid Engine {REFUSED}unknown queue", "accept the job: unknown queue; change the", 2),
     (ENDED.format("FAILED"), "it left no message", 75),
@@ -109,9 +111,14 @@ def test_what_a_scheduler_says_of_a_job_is_its_failure(tmp_path: Path, said, wor
         plan=SimpleNamespace(key="k"),
     )
     wildcards = {"shard": "00007", "key": "a" * 12}
-    job = SimpleNamespace(rule=SimpleNamespace(name="two_shard"), wildcards_dict=wildcards)
+    job = SimpleNamespace(
+        rule=SimpleNamespace(name="two_shard"), wildcards_dict=wildcards, attempt=2
+    )
+    (log := run.results.log("shard", f"00007-{'a' * 12}")).parent.mkdir(parents=True)
+    log.touch()
     failure = noted(run, job, f"{said}For further error details see the cluster/cloud log")
     assert failure == failures.read(run.results.failure(f"copy-00007-{'a' * 12}"))
     assert (failure.code, words in failure.reason) == (code, True)
     assert "further" not in failure.reason
+    assert (failure.attempt, failure.log) == (2, f"logs/shard/{log.name}")
     assert noted(run, job, ENDED.format("CANCELLED")) == failure, "the first word counts"
