@@ -51,7 +51,7 @@ def test_a_plan_that_was_replaced_is_refused(tmp_path, script):
     words = ["--plan", str(made.results.plan), "--shard", "00001", "--key", "0" * 12]
     code, said = bad_inputs.through(script, *words)
     assert code == 3
-    assert "is not the plan of this run: another command has replaced it" in said
+    assert "another command has replaced the plan of this run" in said
     assert not factories.file(made, "product", "00001").exists()
 
 

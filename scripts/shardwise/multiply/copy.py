@@ -50,9 +50,10 @@ def factors_of(
     if copied:
         path = str(plan.results.shard(shard.input_name))
         sources = [Source(path, shard.start, len(shard.run), "")]
-    factors = [Factor(StackReader(sources, problem.left, plan.dtype, inputs), shard.run, files)]
+    stack = StackReader(sources, problem.left, problem.dtype, inputs)
+    factors = [Factor(stack, shard.run, files)]
     if problem.right:
-        stack = StackReader(plan.facts.right_sources, problem.right, plan.dtype, inputs)
+        stack = StackReader(plan.facts.right_sources, problem.right, problem.dtype, inputs)
         run = range(1) if problem.shared_right else shard.run
         factors.append(Factor(stack, run, files))
     return factors
@@ -73,7 +74,7 @@ def materialize(plan: Plan, shard_id: str) -> str:
 
     with commit(path, sweep=True) as file, inputs.unchanged():
         shape = (len(shard.run), *plan.problem.left)
-        writer = StackWriter(file, shape, np.dtype(plan.dtype), memory.SHARD_PIECES)
+        writer = StackWriter(file, shape, np.dtype(plan.problem.dtype), memory.SHARD_PIECES)
         writer.begin()
         # Two threads, which take parts in order, decode each chunk once.
         in_parts(shard.bytes, copy_part, 2 if plan.facts.decoded else memory.READERS)

@@ -14,7 +14,7 @@ def explain(plan: Plan, error: BadMatrix, inputs: InputFiles) -> InputError:
 
     The factors are read again; ``inputs`` notes their files.
     """
-    problem, dtype = plan.problem, np.dtype(plan.dtype).newbyteorder("<")
+    problem, dtype = plan.problem, np.dtype(plan.problem.dtype).newbyteorder("<")
     factors = [("input", error.matrix, problem.left, plan.sources)]
     if problem.right:
         matrix = 0 if problem.shared_right else error.matrix

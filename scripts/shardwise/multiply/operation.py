@@ -67,8 +67,8 @@ class UserFunction:
     def __init__(self, machine: Machine, plan: Plan, matrices: int) -> None:
         self._xp, self._problem = machine.xp, plan.problem
         self._strict = plan.settings.nonfinite == "error"
-        user_function.check_used(plan.facts.depends)
-        self._function = user_function.load(plan.problem.product, plan.facts.function)
+        digests = plan.facts.function, plan.facts.depends
+        self._function = user_function.load(plan.problem.product, *digests)
         self.compute = plan.problem.product_dtype
 
     def run(self, batch: Batch, left: Any, right: Any, out: Any) -> Any:
@@ -107,9 +107,9 @@ class Multiplication:
         self._look = plan.settings.nonfinite == "allow" or not self.proof
         self._offset: Any = None
         if plan.offset is not None:
-            row = np.frombuffer(plan.offset, np.dtype(plan.dtype).newbyteorder("<"))
-            self._offset = machine.xp.asarray(row.astype(plan.dtype))
-            self._centred = machine.xp.zeros((matrices, *plan.problem.left), plan.dtype)
+            row = np.frombuffer(plan.offset, np.dtype(plan.problem.dtype).newbyteorder("<"))
+            self._offset = machine.xp.asarray(row.astype(plan.problem.dtype))
+            self._centred = machine.xp.zeros((matrices, *plan.problem.left), plan.problem.dtype)
         group = memory.proof_matrices(plan.problem, matrices)
         self._checker = freivalds.checker(machine.xp, plan.problem, self.compute, seed, group)
         self.bound = self._checker.bound

@@ -70,7 +70,7 @@ def of_sum(
     terms.append((-rest, rest / n))
     offset = np.zeros(len(sums), plan.problem.dtype)
     if plan.offset is not None:
-        offset = np.frombuffer(plan.offset, np.dtype(plan.dtype).newbyteorder("<"))
+        offset = np.frombuffer(plan.offset, np.dtype(plan.problem.dtype).newbyteorder("<"))
     offset = offset.astype(np.result_type(sums, 1.0))
     rows = {"row_mean": offset + shift + rest / n, "offset": offset}
     return Covariance([1], terms, divisor, diagonal[None]), rows

@@ -175,11 +175,9 @@ class CublasKernel:
         self._one, self._zero = np.ones(1, scalar), np.zeros(1, scalar)
         self._small = np.full(1, 1 / 2048, scalar)
         self._per_call = memory.call_matrices(problem)
-        self._padded = memory.padded(problem)
-        if self._padded:
-            # Zeroed stacks for one call, with rows padded so that tensor cores can load them.
-            shapes = memory.padded_shapes(problem).items()
-            self._space = {k: xp.zeros((self._per_call, *s), self._dtype) for k, s in shapes}
+        # Zeroed stacks for one call, with rows padded so that tensor cores can load them.
+        shapes = memory.padded_shapes(problem).items()
+        self._space = {k: xp.zeros((self._per_call, *s), self._dtype) for k, s in shapes}
         # For the stacks of one call: their high parts [0] and their low parts [1].
         halves = memory.split_shapes(problem, precision).items()
         self._halves = {k: xp.empty((2, *shape), self._dtype) for k, shape in halves}
@@ -212,19 +210,19 @@ class CublasKernel:
             if each:
                 right = self._prepared("right", other[part])
             products = out[part, :rows]
-            product = self._space["out"] if self._padded else products
+            product = self._space.get("out", products)
             if self._half:
                 self._rank_k(left, product)
             elif self._halves:
                 self._multiply_halves(left, right, product)
             else:
                 self._gemm(*factors(self._problem, left, right), product)
-            if self._padded:
+            if self._space:
                 self._xp.copyto(products, _corner(product, products))
 
     def _prepared(self, key: str, stack: Any) -> Any:
         """Factors of a call as they are multiplied: padded, and split into high and low parts."""
-        if self._padded:
+        if self._space:
             space = self._space[key] if stack.ndim == 3 else self._space[key][0]
             self._xp.copyto(_corner(space, stack), stack)
             stack = space

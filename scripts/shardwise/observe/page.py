@@ -72,9 +72,10 @@ def _facts(seen: Status) -> list[tuple[str, Any]]:
     """What the run computes, and how."""
     pairs: list[tuple[str, Any]] = [("results folder", seen.results.root)]
     if plan := seen.plan:
-        (rows, columns), matrices = plan.problem.left, plan.problem.matrices
-        nbytes = human_bytes(matrices * plan.problem.matrix_bytes)
-        pairs += [("matrices", f"{matrices:,} of {rows:,} × {columns:,}, {plan.dtype}, {nbytes}")]
+        problem, (rows, columns) = plan.problem, plan.problem.left
+        nbytes = human_bytes(problem.matrices * problem.matrix_bytes)
+        size = f"{problem.matrices:,} of {rows:,} × {columns:,}, {problem.dtype}, {nbytes}"
+        pairs += [("matrices", size)]
         # What is named above, is in `shards`, or was not used.
         left_out = {"results", "shard_bytes", *(() if plan.facts.synthetic else ("synthetic",))}
         said = plan.facts.config.items()

@@ -1,4 +1,1 @@
-"""From a config to a plan: numbers in, table out.
-
-A config comes in; shards, settings and memory figures go out.
-"""
+"""From a config to a plan: shards, settings and memory figures."""

@@ -20,9 +20,9 @@ from shardwise.plan.problem import PRODUCTS, WITH_COVARIANCE, function_parts, ta
 from shardwise.units import parse_bytes
 
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
-DEFAULT_RESULTS = "results/default"  # as in the schema, which jobs do not read
-# Keys that no plan depends on.
-NO_PLAN = ("reduce", "dispatch", "workers", "array_tasks", "array_limit")
+DEFAULT_RESULTS = "results/default"  # this and the next as in the schema, which jobs do not read
+_DISPATCH = {"dispatch": "jobs", "workers": "device", "array_tasks": "auto", "array_limit": None}
+NO_PLAN = ("reduce", *_DISPATCH)  # keys that no plan depends on
 _MOST_NAMED = 20
 
 
@@ -34,11 +34,7 @@ def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:
     """An unchecked config, with defaults for ``results`` and `NO_PLAN`: jobs read no schema."""
     own = config.get("reduce")
     reduce = {"ranks": 2, "statistics": ["sum"]} | (own if isinstance(own, dict) else {})
-    defaults = {
-        "results": DEFAULT_RESULTS, "dispatch": "jobs", "workers": "device",
-        "array_tasks": "auto", "array_limit": None,
-    }  # fmt: skip
-    return {**defaults, **config, "reduce": reduce}
+    return {"results": DEFAULT_RESULTS, **_DISPATCH, **config, "reduce": reduce}
 
 
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
@@ -55,9 +51,7 @@ def existing_folder(files: list[Path] | None, results: Path | str | None) -> Pat
     """Like :func:`folder_of_run`, for commands that look at a run; refuses what cannot be seen."""
     root = folder_of_run(files, results)
     if not root.is_dir():
-        raise InputError(
-            f"{root}: there is no such folder; start the run first, or name its results folder"
-        )
+        raise InputError(f"{root}: no such folder; start the run first, or name its results folder")
     for folder in filter(Path.is_dir, (root, Results(root).products)):
         try:
             os.scandir(folder).close()
@@ -111,12 +105,10 @@ def _explain(error: Any) -> list[str]:
     rule, value = error.schema, error.instance
     if error.validator == "additionalProperties":
         known, prefix = list(rule["properties"]), key + "." * bool(key)
-        lines = []
+        lines, known_keys = [], f"known keys: {', '.join(known)}"
         for name in (str(each) for each in value if each not in known):
             near = [prefix + other for other in difflib.get_close_matches(name, known, n=2)]
-            hint = (
-                f"did you mean {' or '.join(near)}?" if near else f"known keys: {', '.join(known)}"
-            )
+            hint = f"did you mean {' or '.join(near)}?" if near else known_keys
             lines.append(f"{prefix}{name:.80}: unknown key; {hint}")
         return lines
     if error.validator == "not":  # of a path
@@ -128,7 +120,7 @@ def _explain(error: Any) -> list[str]:
 def _shown(value: Any) -> str:
     """A value as YAML writes it; of an address only the scheme, as the rest may hold a password."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return json.dumps(value)
     begin, address, _ = short(value).partition("://")
     return f"{begin}://…" if address else begin
 
@@ -146,19 +138,16 @@ def _contradictions(full: Mapping[str, Any]) -> list[str]:
         (product not in PRODUCTS and not function_parts(product),
          f"product: {_shown(product)}: unknown product; use one of {', '.join(PRODUCTS)}, or a "
          "function of your own, file.py:function"),
-        (takes_b(product) and right is None,
-         f"right: the product {product:.200} needs this key; name the .npy file of B"),
+        (takes_b(product) and right is None, f"right: {product} needs it; name the .npy file of B"),
         (right is not None and not takes_b(product),
-         f"right: the product {product:.200} has no B; remove it, or use one of "
-         f"{', '.join(filter(takes_b, PRODUCTS))}"),
+         f"right: the product {product:.200} has no B; remove it, or use a product with B"),
         (full["depends"] and not function_parts(product),
          f"depends: only a function of your own reads such files, not {short(product)}; remove it"),
         *((full[key] != default and not covariance,
            f"{key}: needs covariance: true; add that, or remove {key}")
           for key, default in (("offset", "auto"), ("ddof", 1))),
         (covariance and product not in WITH_COVARIANCE,
-         f"covariance: the product {product:.200} is not a sum over rows; use product: "
-         f"{' or '.join(WITH_COVARIANCE)}"),
+         f"covariance: needs product: {' or '.join(WITH_COVARIANCE)}, not {product:.200}"),
         (covariance and full["labels"] is not None,
          "covariance: cannot be split by labels; remove covariance, or labels"),
         (covariance and "sum" not in full["reduce"]["statistics"],

@@ -25,24 +25,32 @@ def plan(
     if not settings.covariance:
         return None
     if "complex" in stack.dtype and settings.product == "A.T @ A":
-        raise InputError(
-            f"covariance: the input is {stack.dtype}, and A.T @ A of complex numbers leaves out "
-            "the conjugate; use product: A.H @ A"
-        )
+        raise InputError(f"covariance: of {stack.dtype} needs the conjugate: use product: A.H @ A")
     if weights is not None and weights.min() < 0:
-        raise InputError(
-            f"covariance: rows cannot count a negative number of times, but weights has "
-            f"{weights.min()} for matrix {weights.argmin()}; correct it"
-        )
-    rows, divisor = count_rows(problem, weights, settings.ddof)
+        told = f"a weight of {weights.min()} for matrix {weights.argmin()}"
+        raise InputError(f"covariance: rows cannot count less than 0 times: {told}; correct it")
+    number, divisor = count_rows(problem, weights, settings.ddof)
     if divisor <= 0:
-        raise InputError(
-            f"ddof: the input has {rows:g} rows{' counted by weight' * (weights is not None)}, so "
-            f"covariances would be divided by {divisor:g}; use a smaller ddof, or more rows"
-        )
+        told = f"the divisor for {number:g} rows would be {divisor:g}"
+        raise InputError(f"ddof: {told}; use a smaller ddof, or more rows")
     if settings.offset == "none" or "int" in stack.dtype:  # sums of whole numbers lose no digits
         return Covariance(None, settings.ddof)
-    return Covariance(_offset(settings, stack, weights).tobytes().hex(), settings.ddof)
+    dtype, width = np.dtype(stack.dtype).newbyteorder("<"), stack.shape[1]
+    with np.errstate(all="ignore"):
+        if settings.offset == "auto":
+            most = max(1, FIRST_BYTES // (width * dtype.itemsize))
+            rows, wide = first_rows(settings, stack, weights, most), sum_dtype(stack.dtype)
+            rows = rows[np.isfinite(rows).all(axis=1)]  # tasks deal with NaN and Inf
+            row: np.ndarray = (rows.sum(axis=0, dtype=wide) / len(rows)).astype(dtype)
+            row[~np.isfinite(row)] = 0  # the formula is exact for any offset
+        else:
+            own = per_matrix.open_array("offset", settings.offset)
+            fits = own.dtype.kind in ("fiuc" if "complex" in stack.dtype else "fiu")
+            if not (own.shape == (width,) and fits and np.isfinite(row := own.astype(dtype)).all()):
+                found = f"{settings.offset} is {own.shape} of {own.dtype}"
+                cure = f"save a finite number for each column, {width} in all, as {stack.dtype}"
+                raise InputError(f"offset: {found}; {cure}")
+    return Covariance(row.tobytes().hex(), settings.ddof)
 
 
 def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple[float, float]:
@@ -55,25 +63,3 @@ def count_rows(problem: Problem, weights: np.ndarray | None, ddof: int) -> tuple
         return 0.0, 0.0
     parts = weights / largest  # squares of the weights themselves might overflow
     return total, total - ddof * largest * (math.fsum(parts * parts) / math.fsum(parts))
-
-
-def _offset(settings: Settings, stack: Stack, weights: np.ndarray | None) -> np.ndarray:
-    """The offset ``(k,)`` in the dtype of the input, little-endian."""
-    dtype, width = np.dtype(stack.dtype).newbyteorder("<"), stack.shape[1]
-    with np.errstate(all="ignore"):
-        if settings.offset == "auto":
-            most = max(1, FIRST_BYTES // (width * dtype.itemsize))
-            rows, wide = first_rows(settings, stack, weights, most), sum_dtype(stack.dtype)
-            rows = rows[np.isfinite(rows).all(axis=1)]  # tasks deal with NaN and Inf
-            row: np.ndarray = (rows.sum(axis=0, dtype=wide) / len(rows)).astype(dtype)
-            row[~np.isfinite(row)] = 0  # the formula is exact for any offset
-            return row
-        path, kinds = settings.offset, "fiuc" if "complex" in stack.dtype else "fiu"
-        own = per_matrix.open_array("offset", path)
-        fits = own.shape == (width,) and own.dtype.kind in kinds
-        if not (fits and np.isfinite(row := own.astype(dtype)).all()):
-            raise InputError(
-                f"offset: {path} is {own.shape} of {own.dtype}; save one number for each column, "
-                f"{width} in all, each finite as {stack.dtype}"
-            )
-        return row

@@ -51,19 +51,15 @@ Spans = Sequence[range]
 """A shard's matrices; with labels, one range per label: places among all matrices of the label."""
 
 
-def padded(problem: Problem) -> bool:
-    """Whether factors are copied to longer rows before they are multiplied on a GPU."""
-    largest = max(problem.matrix_bytes, problem.right_bytes, problem.product_bytes)
-    if problem.result or "int" in problem.dtype or largest > HUGE_BYTES:
-        return False
-    widths = [problem.left[1], problem.product_shape[1]]
-    awkward = any(width * problem.item % _ALIGNED_BYTES for width in widths)
-    return awkward and _largest(problem) >= _WORTH_PADDING
-
-
 def padded_shapes(problem: Problem) -> dict[str, Shape]:
-    """Shapes with both sides rounded up, so that every row is aligned."""
-    step = max(1, _ALIGNED_BYTES // problem.item)
+    """Shapes with aligned rows, to which factors are copied for a GPU; none if they stay."""
+    largest = max(problem.matrix_bytes, problem.right_bytes, problem.product_bytes)
+    worth = _largest(problem) >= _WORTH_PADDING and largest <= HUGE_BYTES
+    widths = problem.left[1], problem.product_shape[1]
+    awkward = any(width * problem.item % _ALIGNED_BYTES for width in widths)
+    if problem.result or "int" in problem.dtype or not (worth and awkward):
+        return {}
+    step = _ALIGNED_BYTES // problem.item
     shapes = {"left": problem.left, "out": problem.product_shape, "right": problem.right}
     return {k: (-(-s[0] // step) * step, -(-s[1] // step) * step) for k, s in shapes.items() if s}
 
@@ -72,12 +68,10 @@ def split_shapes(problem: Problem, precision: str) -> dict[str, tuple[int, int, 
     """Shapes of the stacks, perhaps padded, that tf32x3 splits in two for one call on a GPU."""
     if precision != "tf32x3" or problem.dtype not in ("float32", "complex64") or problem.result:
         return {}
-    call, pads = call_matrices(problem), padded_shapes(problem) if padded(problem) else {}
-    shapes = {"left": (call, *pads.get("left", problem.left))}
-    if problem.right:
-        matrices = 1 if problem.shared_right else call
-        shapes["right"] = (matrices, *pads.get("right", problem.right))
-    return shapes
+    call, pads = call_matrices(problem), padded_shapes(problem)
+    shapes = {"left": problem.left, "right": problem.right}
+    counts = {"left": call, "right": 1 if problem.shared_right else call}
+    return {k: (counts[k], *pads.get(k, shape)) for k, shape in shapes.items() if shape}
 
 
 def symmetric(problem: Problem) -> bool:
@@ -137,19 +131,15 @@ def ladder(problem: Problem, count: int, cuda: bool) -> list[tuple[int, int]]:
     most = batch_matrices(problem, cuda)
     call = call_matrices(problem) if cuda else 1
     matrices = min(most, -(-count // call) * call)
-    slots = min(_slots(problem, matrices, cuda), -(-count // matrices))
-    few = min(slots, 2)
-    half = max(1, matrices // call // 2) * call
+    if cuda:
+        worth = min(SLOTS, max(2, RING_BYTES // (matrices * _factor_bytes(problem))))
+    else:
+        batch = matrices * (_factor_bytes(problem) + problem.product_bytes)
+        worth = 2 if batch < HOST_LONE_BYTES else 1
+    slots = min(worth, -(-count // matrices))
+    few, half = min(slots, 2), max(1, matrices // call // 2) * call
     steps = (slots, matrices), (few, matrices), (few, half), (few, call), (1, call)
     return list(dict.fromkeys(steps))
-
-
-def _slots(problem: Problem, matrices: int, cuda: bool) -> int:
-    """The most slots that are worth their memory, with this many matrices in each."""
-    if cuda:
-        return min(SLOTS, max(2, RING_BYTES // (matrices * _factor_bytes(problem))))
-    batch = matrices * (_factor_bytes(problem) + problem.product_bytes)
-    return 2 if batch < HOST_LONE_BYTES else 1
 
 
 def proof_matrices(problem: Problem, matrices: int) -> int:
@@ -164,27 +154,6 @@ def _proof_bytes(problem: Problem) -> int:
     return vectors + (3 * 8 * (m * k + k * p + m * p) if "int" in problem.dtype else 0)
 
 
-def work_bytes(problem: Problem, matrices: int, spans: Spans, keep: str) -> int:
-    """Bytes besides the batches: for calls, the proof, a shared B and the sum of a shard."""
-    if problem.result:
-        work = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
-    else:
-        work = proof_matrices(problem, matrices) * _proof_bytes(problem)
-        work += max(0, matrices * REPORT_BYTES - 128 * MIB)  # other figures cover 128 MiB
-        if problem.covariance:
-            work += matrices * problem.matrix_bytes  # copies of A less the offset
-        if padded(problem):
-            shapes = padded_shapes(problem).values()
-            work += call_matrices(problem) * problem.item * sum(map(math.prod, shapes))
-    if keep == "sum":
-        # A batch is folded in steps of 32 (tree.py); to check integers takes four nodes.
-        beside = matrices // 31 + (4 if problem.product_dtype == "int64" else 0)
-        work += (tree_nodes(spans) + beside) * node_bytes(problem)
-        # The products of a batch are copied, to bring those of a label together.
-        work += matrices * problem.product_bytes if problem.labels else 0
-    return work + (problem.right_bytes if problem.shared_right else 0)
-
-
 def widened_bytes(problem: Problem) -> int:
     """Bytes of one matrix's factors and its product, in the dtype that NumPy multiplies."""
     (m, k), (_, p) = problem.factor_shapes
@@ -196,14 +165,26 @@ def planned_bytes(
 ) -> int:
     """Bytes that the computation of a shard takes at most, at a step of its :func:`ladder`."""
     slots, matrices = ladder(problem, sum(map(len, spans)), cuda)[step]
-    held = ring_bytes(problem, slots, matrices, keep)
-    if step == 0 or not problem.result:  # what a user's function takes is a mere guess
-        held += work_bytes(problem, matrices, spans, keep)
+    held = ring_bytes(problem, slots, matrices, keep) + (DEVICE_BYTES if cuda else PYTHON_BYTES)
+    held += problem.right_bytes * problem.shared_right
+    if keep == "sum":
+        # A batch is folded in steps of 32 (tree.py); to check integers takes four nodes.
+        beside = matrices // 31 + 4 * (problem.product_dtype == "int64")
+        held += (tree_nodes(spans) + beside) * node_bytes(problem)
+        # The products of a batch are copied, to bring those of a label together.
+        held += matrices * problem.product_bytes * (problem.labels > 0)
+    if problem.result:
+        guess = FUNCTION_COPIES * matrices * (problem.matrix_bytes + problem.product_bytes)
+        return held + guess * (step == 0)
+    held += proof_matrices(problem, matrices) * _proof_bytes(problem)
+    held += max(0, matrices * REPORT_BYTES - 128 * MIB)  # other figures cover 128 MiB
+    held += matrices * problem.matrix_bytes * problem.covariance  # copies of A less the offset
+    pads = sum(map(math.prod, padded_shapes(problem).values()))
+    held += call_matrices(problem) * problem.item * pads
     if cuda:
         halves = sum(map(math.prod, split_shapes(problem, precision).values()))
-        return DEVICE_BYTES + held + 2 * problem.item * halves
-    held += PYTHON_BYTES
-    if problem.result or "int" in problem.dtype:  # integers are counted with their proof
+        return held + 2 * problem.item * halves
+    if "int" in problem.dtype:  # these were counted with their proof
         return held
     conjugated = any(factor.conjugated for factor in problem.operands)
     copied = conjugated or problem.compute_dtype != problem.dtype

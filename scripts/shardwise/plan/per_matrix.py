@@ -52,17 +52,16 @@ class PerMatrix:
         """How many matrices have each label."""
         return [] if self.labels is None else self._before(len(self.labels)).tolist()
 
-    def _count(self, low: int, high: int) -> np.ndarray:
-        return np.bincount(self.labels[low:high], minlength=len(self.names))
-
     @cached_property
     def _before_blocks(self) -> np.ndarray:
-        blocks = [self._count(low, low + _BLOCK) for low in range(0, len(self.labels), _BLOCK)]
-        return np.cumsum([np.zeros(len(self.names), int), *blocks], axis=0)
+        cuts = np.split(self.labels, range(_BLOCK, len(self.labels) + 1, _BLOCK))
+        counts = [np.bincount(cut, minlength=len(self.names)) for cut in cuts]
+        return np.cumsum([np.zeros(len(self.names), int), *counts], axis=0)
 
     def _before(self, place: int) -> Any:
         """How many matrices before a place have each label."""
-        return self._before_blocks[place // _BLOCK] + self._count(place // _BLOCK * _BLOCK, place)
+        block, labels = place // _BLOCK, self.labels[place // _BLOCK * _BLOCK : place]
+        return self._before_blocks[block] + np.bincount(labels, minlength=len(self.names))
 
     def spans(self, run: range) -> list[tuple[int, range]]:
         """Each label in a run, and the places of its matrices among all matrices of the label."""
@@ -101,9 +100,9 @@ class PerMatrix:
 
     def digest(self, run: range, keep: str) -> str | None:
         """A digest of the weights and labels that the file of a run depends on; None if of none."""
-        said = []
-        if self.weights is not None:
-            said.append(_digest(self.weights[run.start : run.stop]))
+        weights, said = self.weights_of(run), list[str]()
+        if weights is not None:
+            said.append(_digest(weights))
         if self.labels is not None and keep == "sum":
             spans = self.spans(run)
             starts = [[self.names[label], places.start] for label, places in spans]
@@ -146,38 +145,23 @@ def read(settings: Settings, matrices: int, column: list[str] | None = None) -> 
             raise InputError(f"weights: {name} holds {found.dtype}; save real numbers, as float64")
         weights = found.astype(np.float64)
         if not (fits := np.abs(weights) <= _LARGEST_WEIGHT).all():
-            place = int(fits.argmin())
-            raise InputError(
-                f"weights: {name} holds {found[place]} for matrix {place}; weights are numbers up "
-                f"to {_LARGEST_WEIGHT}, and 0 skips a matrix"
-            )
-    if settings.labels is None:
+            told = f"{name} holds {found[fits.argmin()]} for matrix {fits.argmin()}"
+            raise InputError(f"weights: {told}; use numbers up to {_LARGEST_WEIGHT}; 0 skips it")
+    if (name := settings.labels) is None:
         return PerMatrix(weights)
-    return PerMatrix(weights, *_labels(settings.labels, matrices, column))
-
-
-def _labels(
-    name: str, matrices: int, column: list[str] | None
-) -> tuple[np.ndarray, tuple[Label, ...]]:
-    """For each matrix the place of its label among the distinct labels, and the distinct labels."""
     if column is None:
         found = open_array("labels", name, matrices)
     else:
         whole = all(_WHOLE.fullmatch(cell) for cell in column)
         found = np.array(list(map(int, column)) if whole else column)
-    longest = 4 * _LONGEST_LABEL if found.dtype.kind == "U" else 8
-    if found.dtype.kind not in "iuU" or found.itemsize > longest:
-        raise InputError(
-            f"labels: {name} holds {found.dtype}; save integers, or texts of {_LONGEST_LABEL} "
-            "letters or fewer"
-        )
+    if found.dtype.kind not in "iuU" or found.itemsize > 4 * _LONGEST_LABEL:
+        allowed = f"integers, or texts of up to {_LONGEST_LABEL} letters"
+        raise InputError(f"labels: {name} holds {found.dtype}; save {allowed}")
     different, places = np.unique(found, return_inverse=True)
     if len(different) > MOST_LABELS:
-        raise InputError(
-            f"labels: {name} holds {len(different):,} different labels, but at most {MOST_LABELS} "
-            "can be summed separately; use fewer, for example by grouping them"
-        )
-    return places.astype(np.uint8), tuple(different.tolist())
+        many = f"{len(different):,} different labels"
+        raise InputError(f"labels: {name} holds {many}; use {MOST_LABELS} or fewer")
+    return PerMatrix(weights, places.astype(np.uint8), tuple(different.tolist()))
 
 
 def open_array(key: str, name: str, matrices: int | None = None) -> np.ndarray:
@@ -191,10 +175,8 @@ def open_array(key: str, name: str, matrices: int | None = None) -> np.ndarray:
         words = f"{key}: {name} cannot be read as a .npy file: {error!s:.300}"
         raise InputError(f"{words}; write it with numpy.save") from error
     if matrices is not None and found.shape != (matrices,):
-        raise InputError(
-            f"{key}: {name} has shape {found.shape}, but the input holds {matrices} matrices; "
-            f"save an array of shape ({matrices},)"
-        )
+        cure = f"save one of shape ({matrices},), as the input has {matrices} matrices"
+        raise InputError(f"{key}: {name} has shape {found.shape}; {cure}")
     return found
 
 

@@ -6,6 +6,7 @@ Every job reads the plan, so reading takes msgspec and the standard library only
 import json
 import os
 import re
+import sys
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -18,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, IntegrityError, short, unread
 from shardwise.files import tables
-from shardwise.files.formats.names import file_of
 from shardwise.files.paths import Results
 from shardwise.files.remote import is_url
-from shardwise.files.small import checksum
+from shardwise.files.small import checksum, read
 from shardwise.plan.problem import Problem
 
 if TYPE_CHECKING:
@@ -73,11 +73,6 @@ class Source:
     first: int
     count: int
     identity: str  # see `stack.identity_of`; of the synthetic stack its recipe; of a copy ""
-
-    @property
-    def file(self) -> str:
-        """The file alone."""
-        return file_of(self.path)
 
 
 def between(sources: Sequence[Source], start: int, stop: int) -> list[Source]:
@@ -160,11 +155,6 @@ class Plan:
         return self.facts.problem
 
     @property
-    def dtype(self) -> str:
-        """Element type of the input, by name."""
-        return self.problem.dtype
-
-    @property
     def element_type(self) -> str:
         """The dtype of the numbers in the shards' files of products, or of nodes of their sum."""
         problem = self.problem
@@ -183,12 +173,11 @@ class Plan:
     @cached_property
     def written(self) -> dict[str, int]:
         """Bytes that a run writes, by kind of file."""
-        rows = self.shards.values()
-        read = sum(row.bytes for row in rows)
+        taken = sum(row.bytes for row in self.shards.values())
         return {
-            "input": read if self.facts.synthetic else 0,
-            "shards": read if self.settings.materialize else 0,
-            "products": sum(row.product_bytes for row in rows),
+            "input": taken if self.facts.synthetic else 0,
+            "shards": taken if self.settings.materialize else 0,
+            "products": sum(row.product_bytes for row in self.shards.values()),
         }
 
     @property
@@ -226,25 +215,15 @@ class Plan:
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """All input files, read once: there may be a million of them; refused if changed."""
-        if self.made_of:
-            return self.made_of
-        path = self.results.sources
-        try:
-            raw = path.read_bytes()
-        except OSError as error:
-            words = f"{path}: {error.strerror}; remove {self.results.plan} too"
-            raise IntegrityError(words) from error
-        tables.check(raw, self.facts.checksums, path)
-        return tuple(tables.from_tsv(raw, Source, path))
+        return self.made_of or tuple(_table(self.results.sources, Source, self.facts))
 
     @cached_property
     def per_matrix(self) -> "PerMatrix":
         """What the plan says of single matrices, such as their weights."""
         from shardwise.plan import per_matrix  # here: it takes NumPy
 
-        if self.made_with is not None:
-            return self.made_with
-        return per_matrix.load(self.results, self.facts.per_matrix, self.facts.labels)
+        facts = self.facts
+        return self.made_with or per_matrix.load(self.results, facts.per_matrix, facts.labels)
 
     def nodes_of(self, shard: str) -> dict[str, Any]:
         """What the receipt of a shard says of the nodes in its file; None for files of products."""
@@ -269,10 +248,8 @@ class Plan:
 def expect(plan: Plan, digest: str, expected: str | None) -> None:
     """Refuse a plan, by a digest of it or of a part, for which this job was not started."""
     if expected not in (None, digest):
-        raise IntegrityError(
-            f"{plan.results.plan} is not the plan of this run: another command has replaced it; "
-            "start the run again"
-        )
+        words = "another command has replaced the plan of this run; start the run again"
+        raise IntegrityError(f"{plan.results.plan}: {words}")
 
 
 def digest(value: Any) -> str:
@@ -293,14 +270,19 @@ def label_text(labels: Sequence[int | str], matrices: Sequence[int]) -> bytes:
 def load(path: Path) -> Plan:
     """Read a plan; InputError if there is none, IntegrityError if it is damaged."""
     facts = load_facts(path)
-    raw = path.read_bytes()
-    tables.check(raw, facts.checksums, path)
-    rows: list[Shard] = tables.from_tsv(raw, Shard, path)
+    rows: list[Shard] = _table(path, Shard, facts)
     for row in rows:
         if not _NAMES.fullmatch(f"{row.name}-{row.input_key}"):
             # They go into names of files and into commands.
             raise IntegrityError(f"{path}: {short(row.name)} is not the name of a shard")
     return Plan(Results(path.parent), {row.shard: row for row in rows}, facts)
+
+
+def _table(path: Path, kind: type, facts: Facts) -> list[Any]:
+    """The rows of a file of the plan; IntegrityError if it is missing, changed or damaged."""
+    raw = read(path, sys.maxsize) or b""
+    tables.check(raw, facts.checksums, path)
+    return tables.from_tsv(raw, kind, path)
 
 
 def load_facts(path: Path) -> Facts:
@@ -318,11 +300,8 @@ def load_facts(path: Path) -> Facts:
     except PermissionError as error:
         raise unread(error.filename, error) from error
     except OSError as error:
-        raise InputError(
-            f"there are no results of a run in {os.path.abspath(path.parent)} ({error}); start the "
-            "run (or shardwise plan) first, or name the results folder of a run"
-        ) from error
+        told = f"there are no results of a run in {os.path.abspath(path.parent)} ({error})"
+        raise InputError(f"{told}; start the run first, or name its results folder") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise IntegrityError(
-            f"{results.plan_facts} is damaged; remove it and start the run again"
-        ) from error
+        words = "is damaged; remove it and start the run again"
+        raise IntegrityError(f"{results.plan_facts} {words}") from error

@@ -37,8 +37,8 @@ _LOG = logging.getLogger(__name__)
 def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
     """The plan for a config; InputError if the input is bad, or does not fit the config.
 
-    It is made from headers. Matrices are read only to try a user's function on the first one, and
-    for the offset of a covariance. Nothing is written but headers, to the folder ``cache``.
+    Matrices are read only to try a user's function, and for the offset of a covariance. Nothing is
+    written but headers, to the folder ``cache``.
     """
     results = Results(Path(settings.results))
     refuse_undecodable(results.root.absolute())
@@ -69,7 +69,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         problem, ShardSettings(**chosen), function, right.sources if right else (),
         settings.synthetic if settings.input is None else None, "", said.whole_digests,
         list(said.names), said.counts, user_function.digests_of(settings.depends), centre,
-        decoded=left.decoded, notes=[left.unwritten] if left.unwritten else [],
+        decoded=left.decoded, notes=[left.unwritten] * (left.unwritten != ""),
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
     digest = plans.digest([asdict(facts), *map(small.checksum, tables.to_tsv(rows, Shard))])
@@ -95,13 +95,11 @@ def _tried(
 
 def _is_copied(settings: Settings, left: Stack, shards: int, log: logging.Logger) -> bool:
     """Whether each shard is copied first; auto: if reading in place is slow, or impossible."""
+    reason = left.why_copied
     if settings.materialize is False and left.must_copy:
-        raise InputError(
-            f"materialize: false reads the input in place, but {left.why_copied}; use auto or true"
-        )
+        raise InputError(f"materialize: false cannot be, as {reason}; use auto or true")
     if settings.materialize != "auto":
         return bool(settings.materialize)
-    reason = left.why_copied
     if len(left.sources) > shards:
         reason = f"the input is {len(left.sources)} files, for {shards} shards"
     does = f"copies each shard first: {reason}" if reason else "reads the input in place"
@@ -157,9 +155,8 @@ def check_folder(plan: Plan) -> int:
         taken = [name for name in results.names() if os.path.lexists(root / name)]
         if taken and not results.marker.is_file():
             raise InputError(
-                f"results: {root} is not a results folder of a run, but it holds {some(taken, 5)}, "
-                "which a run would replace. Choose another folder. If a run did make this one, "
-                f"say so: touch {for_bash(results.marker)}"
+                f"results: {root} holds {some(taken, 5)}, which a run would replace; choose "
+                f"another folder, or, if a run made this one: touch {for_bash(results.marker)}"
             )
         existing = next(p for p in (root, *root.absolute().parents) if p.exists() or p.is_symlink())
         if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
@@ -174,24 +171,21 @@ def check_folder(plan: Plan) -> int:
         paths += [results.product(row.name) for row in rows]
         needed -= sum(path.stat().st_size for path in paths if path.exists())
     if needed > free:
-        parts = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in plan.written.items() if n)
-        raise InputError(
-            f"results: {root} needs {human_bytes(needed)} more ({parts}), but its disk has "
-            f"{human_bytes(free)} free; keep no shards (materialize: false) or products (keep: sum)"
-        )
+        told = f"{root} needs {human_bytes(needed)} more, but its disk has {human_bytes(free)} free"
+        cure = "keep no shards (materialize: false) or products (keep: sum)"
+        raise InputError(f"results: {told}; {cure}")
     return free
 
 
 def describe(plan: Plan) -> str:
     """One line about a plan, for the log and the dry run."""
-    problem, rows, product = plan.problem, plan.shards.values(), plan.problem.product
+    problem, most = plan.problem, human_bytes(max(row.bytes for row in plan.shards.values()))
+    product = problem.product + " of A minus an offset" * (plan.offset is not None)
     if problem.result:
         product += f" to {problem.result} of {problem.result_dtype} (which cannot be verified)"
-    if plan.offset is not None:
-        product += " of A minus an offset"
     return (
         f"{problem.matrices} matrices {problem.left} of {problem.dtype}, {product}, in "
-        f"{count(len(rows), 'shard')} of {human_bytes(max(r.bytes for r in rows))} or less"
+        f"{count(len(plan.shards), 'shard')} of {most} or less"
     )
 
 
@@ -200,14 +194,11 @@ def _refuse_names(results: Results, names: Iterable[str]) -> None:
     root = Path(os.path.realpath(results.root))
     reserved = {root / name for name in results.names()}
     for name in (str(results.root), *names):
-        file = file_of(name)
-        if {"{", "}"} & {*file}:
-            raise InputError(f"{file}: file names with braces are not supported; rename it")
-        path = Path(os.path.realpath(file))
+        path = Path(os.path.realpath(file_of(name)))
+        if {"{", "}"} & {*file_of(name)}:
+            raise InputError(f"{name}: file names with braces are not supported; rename it")
         if not is_url(name) and (path.parent == root or reserved.intersection(path.parents)):
-            raise InputError(
-                f"{name} lies where the run writes its own files; choose another results folder"
-            )
+            raise InputError(f"{name} lies in the folder of results; choose another for these")
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:
@@ -216,19 +207,14 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
     if shards == "auto":
         return cut.cut_aligned(matrices, problem.matrix_bytes, settings.shard_bytes)
     if int(shards) > (most := min(matrices, cut.MAX_SHARDS)):
-        raise InputError(
-            f"shards: {short(shards)} is too many; use at most {most}, for {matrices} matrices"
-        )
+        words = f"is too many for {matrices} matrices; use at most {most}"
+        raise InputError(f"shards: {short(shards)} {words}")
     return cut.cut(matrices, int(shards))
 
 
 def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list[Shard]:
     """The rows of the plan; as it may have a million, the text that they share is made once."""
-    problem, settings, known = (
-        facts.problem,
-        facts.settings,
-        dict[tuple[int, ...], tuple[int, int, int, int]](),
-    )
+    problem, settings, known = facts.problem, facts.settings, dict[Any, tuple[int, int, int, int]]()
     keep, cuda = settings.keep, settings.backend != "numpy"
     right = [[source.path, source.identity] for source in facts.right_sources]
     common = plans.digest([facts.recipe, right])

@@ -40,8 +40,6 @@ class Operand(NamedTuple):
 
 
 WITH_COVARIANCE = ("A.T @ A", "A.H @ A")
-
-
 # Bytes of an element, by the name of its dtype.
 ITEM_BYTES = {
     "float16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
@@ -192,30 +190,22 @@ class Problem:
 
 def check(problem: Problem, names: list[str], keep: str, total_weight: float | None) -> None:
     """Refuse factors that do not fit, and statistics that products and weights cannot give."""
-    if not problem.result:
-        (_, k), (rows, _) = problem.factor_shapes
-        if k != rows:
-            cure = f"B must have {k} rows" if problem.right else "use A.T @ A or A @ A.T"
-            raise InputError(
-                f"product {problem.product}: inner dimensions do not match: {problem.left} and "
-                f"{problem.right or problem.left}; {cure}"
-            )
-    if total_weight is not None and problem.sum_dtype == "int64":
-        raise InputError(
-            f"weights: the products are {problem.product_dtype}, whose sums are exact whole "
-            "numbers; to weigh them, save the input as float64, or return float64"
-        )
-    dtype, others = problem.product_dtype, set(STATISTICS) - set(OF_SUMS)
+    left, right, dtype = problem.left, problem.right, problem.product_dtype
+    if not problem.result and (k := problem.factor_shapes[0][1]) != problem.factor_shapes[1][0]:
+        cure = f"B must have {k} rows" if right else "use A.T @ A or A @ A.T"
+        words = f"inner dimensions do not match: {left} and {right or left}"
+        raise InputError(f"product {problem.product}: {words}; {cure}")
+    if total_weight is not None and dtype == "int64":
+        words = f"products of {dtype} are not weighed; save the input as float64, or return it"
+        raise InputError(f"weights: {words}")
+    others = set(STATISTICS) - set(OF_SUMS)
     rules = (
         (problem.labels, STATISTICS[1:], "with labels only sum is allowed, one per label"),
-        (keep == "sum", others,
-         "under keep: sum a shard holds only the sum of its products, not each of them; use keep: "
-         "products, or only sum and mean"),
+        (keep == "sum", others, "they need each product; use keep: products, not keep: sum"),
         (total_weight is not None, others, "with weights only sum and mean are allowed"),
         (total_weight == 0, ("mean",), "the weights add up to 0, so the mean would divide by 0"),
-        ("complex" in dtype, ("min", "max"),
-         f"the products are {dtype}, and complex numbers have no order"),
-    )  # fmt: skip
+        ("complex" in dtype, ("min", "max"), f"products of {dtype} have no order"),
+    )
     for applies, refused, why in rules:
         if applies and (found := [name for name in names if name in refused]):
             raise InputError(f"reduce.statistics: leave out {', '.join(found)}: {why}")

@@ -31,8 +31,7 @@ from shardwise.units import human_bytes
 
 _ASKED_AT_ONCE = 16  # files or objects of a store, as each answer may take a while
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
-_Array = tuple[str, Header, Status, str]
-"""The name of an array, its header, and the status and identity of its file."""
+_Array = tuple[str, Header, Status, str]  # its name, and the status and identity of its file
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -43,8 +42,7 @@ def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> 
         source = Source(str(synthetic), 0, recipe["matrices"], identity)
         return Stack((source,), source.count, (dim, dim), recipe["dtype"])
     try:
-        names, origin = _named(settings.input)
-        return _stack_of(names, origin, cache)
+        return _stack_of(*_named(settings.input), cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us
         raise InputError(f"input: {error!s:.400}") from error
 
@@ -85,10 +83,8 @@ def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
     sheet = Path(settings.input or "")
     cells = [cell for _, cell in _sheet_cells(sheet, column)] if sheet.suffix == ".tsv" else []
     if len(cells) != len(stack.sources):
-        raise InputError(
-            f"labels: {settings.labels} is no column with a row for each array of the input; save "
-            "the labels as a .npy file"
-        )
+        words = "is no column with a row for each array of the input; save them as a .npy file"
+        raise InputError(f"labels: {settings.labels} {words}")
     return list(chain.from_iterable(map(repeat, cells, (s.count for s in stack.sources))))
 
 
@@ -103,26 +99,19 @@ def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
         shared = len(read_header(path).shape) == 2
     stack = _stack_of([str(path)], "right")
     if stack.dtype != left.dtype or not (shared or stack.matrices == left.matrices):
-        raise InputError(
-            f"right: {path} holds {stack.matrices} of {stack.dtype}, but the input {left.matrices} "
-            f"matrices of {left.dtype}; give as many, or one 2-D matrix for all, of the same dtype"
-        )
+        cure = f"save {left.matrices} of {left.dtype}, as the input has, or one 2-D matrix for all"
+        raise InputError(f"right: {path} holds {stack.matrices} of {stack.dtype}; {cure}")
     return stack, shared
 
 
 def _matched(pattern: str) -> list[str]:
     """The arrays that a pattern names, such as ``frames/*.h5:/entry/frames``; refused if none."""
-    file, inside = split(pattern)
-    found = lookup.matches(file)
-    if not found and ":" in file:  # split() cuts only after suffixes that it knows
-        file, _, inside = file.rpartition(":")
-        found = lookup.matches(file)
-    if not found:
-        raise InputError(
-            f"input: glob {pattern} matches nothing (looked in {Path(pattern).absolute()}); name "
-            "an array inside each file after a colon, such as frames/*.h5:/entry/frames"
-        )
-    return [_located(f"{path}:{inside}" if inside else str(path)) for path in found]
+    # split() cuts only after suffixes that it knows.
+    for file, _, inside in ((split(pattern)[0], ":", split(pattern)[1]), pattern.rpartition(":")):
+        if found := lookup.matches(file):
+            return [_located(f"{path}:{inside}" if inside else str(path)) for path in found]
+    cure = "an array in each file is named after a colon, such as frames/*.h5:/entry/frames"
+    raise InputError(f"input: glob {pattern} matches nothing ({Path(pattern).absolute()}); {cure}")
 
 
 def _in_folder(folder: str, names: list[str]) -> list[str]:
@@ -132,11 +121,9 @@ def _in_folder(folder: str, names: list[str]) -> list[str]:
         taken = [p for p in entries if p.suffix.lower() == end and p.name[0] != "."]
         if taken:
             return [_located(os.path.join(folder, path)) for path in taken]
-    found = some(map(str, entries), 3) or "nothing"
-    raise InputError(
-        f"input: folder {folder} holds no .npy file and no .zarr store, but {found}; name other "
-        "formats by a glob and the array in each file, such as frames/*.h5:/entry/frames"
-    )
+    found = f"no .npy file and no .zarr store, but {some(map(str, entries), 3) or 'nothing'}"
+    cure = "name other formats by a glob and the array inside, such as frames/*.h5:/entry/frames"
+    raise InputError(f"input: folder {folder} holds {found}; {cure}")
 
 
 def _in_row(sheet: Path, line: int, name: str) -> str:
@@ -169,10 +156,8 @@ def _sheet_cells(sheet: Path, column: str = "path") -> Iterator[tuple[int, str]]
                 if any(row.values()):
                     yield rows.line_num, row[column] or ""
     except (ValueError, csv.Error) as error:
-        raise InputError(
-            f"sheet {sheet} cannot be read: {error!s:.300}; write UTF-8 text, with a line of "
-            "column names and as many tab-separated columns in every other line"
-        ) from error
+        words = "write UTF-8 text, with column names in line 1, and tabs between columns"
+        raise InputError(f"sheet {sheet} cannot be read: {error!s:.300}; {words}") from error
 
 
 def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> Stack:
@@ -182,43 +167,35 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
     except InputError as error:  # about one array: it may not name the sheet or glob
         words = str(error)
         raise InputError(words if words.startswith(origin) else f"{origin}: {words}") from error
-    dimensions, cure = (2, 3), "write it as one matrix (m, k), or a stack of them (N, m, k)"
-    if origin == "input":
-        dimensions = (3, 3)
-        cure = "a stack has three dimensions (N, m, k): reshape it, or name a folder of 2-D files"
     top, head, *_ = arrays[0]
     sources, matrices, seen = list[Source](), 0, dict[Any, str]()
     for path, header, status, identity in arrays:
         own = status if isinstance(status, remote.Status) else (status.st_dev, status.st_ino)
-        twin, wrong = seen.setdefault((own, header.place), path), ""
+        twin, wrong, shape = seen.setdefault((own, header.place), path), "", header.shape
         if len(seen) == len(sources):
             wrong = f"is the same file as {twin}; leave one out, or copy it to count it twice"
-        elif len(header.shape) not in dimensions:
-            wrong = f"has shape {header.shape}; {cure}"
-        elif 0 in header.shape:
-            wrong = f"has shape {header.shape}, so there is nothing to multiply; leave it out"
-        elif header.shape[-2:] != head.shape[-2:] or header.native != head.native:
-            wrong = (
-                f"is {header.shape} of {header.native.name}, but {top} is {head.shape} of "
-                f"{head.native.name}; all must have the same (m, k) and dtype, so convert it or "
-                "leave it out"
-            )
+        elif len(shape) != 3 and not (len(shape) == 2 and origin != "input"):
+            wrong = f"has shape {shape}; write a stack (N, m, k), or a folder of matrices (m, k)"
+        elif 0 in shape:
+            wrong = f"has shape {shape}, so there is nothing to multiply; leave it out"
+        elif shape[-2:] != head.shape[-2:] or header.native != head.native:
+            wrong = f"is {shape} of {header.native.name}, but {top} is {head.shape} of "
+            wrong += f"{head.native.name}; convert it to the same (m, k) and dtype, or leave it out"
         elif (most := math.prod(header.chunk) * header.dtype.itemsize) > _MOST_CHUNK_BYTES:
             wrong = (
-                f"has chunks {short(header.chunk)} of {human_bytes(most)}, which are decoded as "
-                f"a whole; write it with chunks of {human_bytes(_MOST_CHUNK_BYTES)} or less"
+                f"has chunks {short(header.chunk)} of {human_bytes(most)}, too large to decode; "
             )
+            wrong += f"write it with chunks of {human_bytes(_MOST_CHUNK_BYTES)} or less"
         if wrong:
             raise InputError(f"{origin}: {path} {wrong}")
         sources.append(Source(path, matrices, header.matrices, identity))
         matrices += header.matrices
     shape, named = (head.shape[-2], head.shape[-1]), [(path, header) for path, header, *_ in arrays]
     chunked = [header for _, header in named if header.chunk]
-    must_copy, why_copied = max(map(_why_copied, named), key=lambda said: (said[0], said[1] != ""))
     return Stack(
         tuple(sources), matrices, shape, head.native.name,
         max((memory.decoded_bytes(h.chunk, shape, h.dtype.itemsize) for h in chunked), default=0),
-        must_copy, why_copied, _unwritten([each for each in named if each[1].missing]),
+        *max(map(_why_copied, named)), _unwritten([each for each in named if each[1].missing]),
     )  # fmt: skip
 
 
@@ -230,8 +207,7 @@ def _why_copied(array: tuple[str, Header]) -> tuple[bool, str]:
     if header.chunk:
         kind = "in chunks, which have" if header.chunks else "as bfloat16, which has"
         return True, f"{path} is stored {kind} to be decoded first"
-    order = f"the elements of {path} are in another order than products need"
-    return False, order if header.reordered else ""
+    return False, f"{path} has its elements in another order" if header.reordered else ""
 
 
 def _unwritten(lacking: Sequence[tuple[str, Header]]) -> str:

@@ -15,7 +15,7 @@ from shardwise.files import remote
 from shardwise.files.checksum import raw_bytes
 from shardwise.files.extents import Extent, OpenFiles, Status
 from shardwise.files.formats import registry
-from shardwise.files.formats.names import ZARR_METADATA
+from shardwise.files.formats.names import ZARR_METADATA, file_of
 from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
 from shardwise.plan import memory
@@ -87,8 +87,8 @@ class InputFiles:
                 raise changed(path) from error
 
 
+# A file, its header, and bytes of the stack: the file's first, and begin and end of the part.
 _Part = tuple[str, Header, int, int, int]
-"""A file, its header, and bytes of the stack: the file's first, and begin and end of the part."""
 
 
 class StackReader:
@@ -103,8 +103,7 @@ class StackReader:
     ) -> None:  # fmt: skip
         self.inputs = inputs or InputFiles()
         self._sources = sorted(sources, key=lambda source: source.first)
-        self._shape = shape
-        self._dtype = np.dtype(dtype)
+        self._shape, self._dtype = shape, np.dtype(dtype)
         self.matrix_bytes = self._dtype.itemsize * shape[0] * shape[1]
         self._header: tuple[str, Header] | None = None
         self._converting = threading.Lock()
@@ -117,35 +116,31 @@ class StackReader:
         if any(h.chunk or h.reordered for _, h, *_ in parts):
             return None
         return [
-            Extent(path, header.offset + begin - origin, end - begin)
-            for path, header, origin, begin, end in parts
+            Extent(path, h.offset + begin - first, end - begin)
+            for path, h, first, begin, end in parts
         ]
 
     def read_into(self, files: OpenFiles, view: np.ndarray, low: int) -> None:
         """Fill a buffer with bytes of the stack from ``low`` on, little-endian in C order."""
-        extents = self.extents(low, low + view.nbytes)
-        if extents is None:
-            return self._convert(view, self._parts(low, low + view.nbytes))
-        for path, offset, nbytes in extents:
-            files.get(path).read_at(offset, view[:nbytes])
-            view = view[nbytes:]
-        return None
-
-    def _convert(self, view: np.ndarray, parts: list[_Part]) -> None:
-        """Fill a buffer with matrices in another order or in chunks, one thread at a time."""
-        with self._converting:
-            for path, header, origin, low, high in parts:
-                at = low
-                while at < high:
-                    begin, block = self._block(path, header, origin, at, high)
-                    part = block[at - begin :][: high - at]
-                    np.copyto(view[: part.nbytes], part)
-                    at, view = at + part.nbytes, view[part.nbytes :]
+        high = low + view.nbytes
+        if (extents := self.extents(low, high)) is not None:
+            for path, offset, nbytes in extents:
+                files.get(path).read_at(offset, view[:nbytes])
+                view = view[nbytes:]
+            return
+        parts = self._parts(low, high)
+        with self._converting:  # one thread at a time
+            for part in parts:
+                while low < part[-1]:
+                    begin, block = self._block(*part, low)
+                    taken = block[low - begin :][: part[-1] - low]
+                    np.copyto(view[: taken.nbytes], taken)
+                    low, view = low + taken.nbytes, view[taken.nbytes :]
 
     def _block(
-        self, path: str, header: Header, origin: int, at: int, end: int
+        self, path: str, header: Header, origin: int, _: int, end: int, at: int
     ) -> tuple[int, np.ndarray]:
-        """A block of the stack that holds byte ``at``, and the byte at which it begins."""
+        """A converted block that holds byte ``at`` of a part, and the byte at which it begins."""
         for begin, block in self._blocks:
             if begin <= at < begin + block.nbytes:
                 return begin, block
@@ -161,11 +156,11 @@ class StackReader:
             # Otherwise the allocator would keep the memory of one such block for every thread.
             self._space = np.empty(0, self._dtype)
             self._space = np.empty(math.prod(shape), self._dtype)
-        out = self._space[: math.prod(shape)].reshape(shape)
+        out, stop = self._space[: math.prod(shape)].reshape(shape), first + shape[0]
         if header.chunk:
-            out[:] = registry.read_matrices(path, (first, first + shape[0]), (top, top + shape[1]))
+            out[:] = registry.read_matrices(path, (first, stop), (top, top + shape[1]))
         else:
-            read_matrices(path, header, first, first + shape[0], out, top, self.inputs.compare)
+            read_matrices(path, header, first, stop, out, top, self.inputs.compare)
         begin = origin + first * size + top * (size // rows)
         self._blocks.append((begin, out.reshape(-1).view(np.uint8)))
         return self._blocks[-1]
@@ -177,7 +172,7 @@ class StackReader:
             origin = source.first * size
             begin, end = max(low, origin), min(high, origin + source.count * size)
             header = self._checked_header(source)
-            path = source.path if header.chunk else source.file
+            path = source.path if header.chunk else file_of(source.path)
             parts.append((path, header, origin, begin, end))
         assert sum(end - begin for *_, begin, end in parts) == high - low
         return parts
@@ -187,7 +182,7 @@ class StackReader:
         latest = self._header  # read once: another thread may replace it at any time
         if latest is not None and latest[0] == source.path:
             return latest[1]
-        path, file, cure = source.path, source.file, "start the run again"
+        path, cure = source.path, "start the run again"
         if not source.identity:  # our own copy
             cure = f"rm {for_bash(Path(path).with_suffix('.json'))}, then {cure}"
         try:
@@ -195,12 +190,12 @@ class StackReader:
         except (OSError, InputError) as error:
             raise IntegrityError(f"{path} cannot be read any more: {error}; {cure}") from error
         # A recipe, of the synthetic stack, is no identity of a file; a copy has none either.
-        identity, has_own = identity_of(status), source.identity[:1].isdigit()
-        planned = source.identity if has_own else identity
+        identity = identity_of(status)
+        planned = source.identity if source.identity[:1].isdigit() else identity
         if (header.shape[-2:], header.native, identity) != (self._shape, self._dtype, planned):
             raise IntegrityError(f"{path} has changed since the plan was made; {cure}")
         if source.identity:
-            self.inputs.note(file, identity)
+            self.inputs.note(file_of(path), identity)
         self._header = path, header
         return header
 

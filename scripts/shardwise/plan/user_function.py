@@ -30,19 +30,22 @@ RESULTS = tuple(name for name in ITEM_BYTES if name != "uint64")
 
 Function = Callable[[Any, Any], Any]
 
-_MATRIX, _ANSWER = "matrix.npy", "answer.json"
-_TRIAL = f"""
-import sys
+_TRIAL = f"""import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from shardwise.plan.user_function import trial
-trial(*sys.argv[1:])
-"""
+trial(*sys.argv[1:])"""
 
 
-def load(spec: str, digest: str | None = None) -> Function:
-    """Import a function's file; IntegrityError if that no longer has this digest."""
-    source = read_source(spec, digest)
-    path, _, name = spec.rpartition(":")
+def load(
+    spec: str, digest: str | None = None, depends: Mapping[str, str] | None = None
+) -> Function:
+    """Import a function's file; IntegrityError if this, or one it uses, has another digest."""
+    source, depends, (path, _, name) = read_source(spec), depends or {}, spec.rpartition(":")
+    found = {path: checksum(source, 8), **digests_of(depends)}
+    for file, planned in {path: digest, **depends}.items():
+        if planned not in (None, found[file]):
+            words = "has changed since the plan was made; start the run again"
+            raise IntegrityError(f"{file} {words}")
     # Under this name its classes and pickles can look it up.
     private_name = f"_shardwise_product_{checksum(source, 8)}"
     module = sys.modules[private_name] = ModuleType(private_name)
@@ -65,10 +68,9 @@ def call(
 ) -> Any:
     """Call a function on the matrices of a block ``(n, m, k)``, and check what it returns.
 
-    Under NumPy the block is read-only. ``first`` is the index of the block's first matrix in the
-    whole stack; ``problem`` is what was planned, or None while the plan is made. Raises InputError
-    if the function fails, or its result is not what was planned. Lack of memory, errors of the
-    device, Ctrl-C and SIGTERM pass through.
+    The block begins at matrix ``first`` of the stack, and is read-only under NumPy. InputError if
+    the function fails, or its result is not that of ``problem``, if given. Lack of memory, errors
+    of the device, Ctrl-C and SIGTERM pass through.
     """
     count = block.shape[0]
     where = f"matrix {first}" if count == 1 else f"matrices {first} to {first + count - 1}"
@@ -86,22 +88,20 @@ def call(
     except BaseException as error:
         raise InputError(_failure(f"{spec} failed on {where}", error)) from error
     kind = type(result)
-    found = f"{kind.__module__}.{kind.__name__}"
+    found = f"product: {spec} returned {kind.__module__}.{kind.__name__}"
     # A subclass, such as a masked array, would lose its meaning.
     if fits := kind is xp.ndarray:
         found += f" of shape {result.shape} in {result.dtype.name}"
         fits = result.ndim == 3 and result.shape[0] == count and 0 not in result.shape
     if not (fits and result.dtype.name in RESULTS):
         raise InputError(
-            f"product: {spec} returned {found} for {where}; it must return {xp.__name__}.ndarray "
-            f"of shape ({count}, p, q), one array per matrix, in one of {', '.join(RESULTS)}"
+            f"{found} for {where}; return {xp.__name__}.ndarray of shape ({count}, p, q), one "
+            f"array per matrix, in one of {', '.join(RESULTS)}"
         )
     made = result.shape[1:], product_dtype(result.dtype.name)
     if problem and made != (planned := (problem.product_shape, problem.product_dtype)):
-        raise InputError(
-            f"product: {spec} returned {made[0]} of {made[1]} for each of {where}, but "
-            f"{planned[0]} of {planned[1]} for the first matrix; all must be alike"
-        )
+        words = f"{planned[0]} of {planned[1]} for each matrix, as for the first"
+        raise InputError(f"{found} for {where}; return {words}")
     return result
 
 
@@ -112,7 +112,7 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
     cannot be used; TryAgain if this machine has too little memory for it.
     """
     with tempfile.TemporaryDirectory() as folder:
-        np.save(Path(folder, _MATRIX), matrix, allow_pickle=False)
+        np.save(Path(folder, "matrix.npy"), matrix, allow_pickle=False)
         # -P: no modules of the working directory. What it prints goes to stderr.
         command = [sys.executable, "-P", "-c", _TRIAL, spec, folder]
         # A session of its own: the function may end its group.
@@ -125,12 +125,10 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
             with suppress(ProcessLookupError):  # end it, and whatever the function has started
                 os.killpg(trial.pid, signal.SIGKILL)
             trial.wait()
-        answer = small.read(Path(folder, _ANSWER))
+        answer = small.read(Path(folder, "answer.json"))
     if trial.returncode or not answer:
-        raise InputError(
-            f"product: your function {spec} {contain.words(trial.returncode)} on the first "
-            "matrix, in the trial with NumPy before any job"
-        )
+        words = f"{contain.words(trial.returncode)} on the first matrix, in the trial with NumPy"
+        raise InputError(f"product: your function {spec} {words}")
     code, words, shape, dtype = json.loads(answer)
     if code:
         raise errors.of_code(code, words)
@@ -143,26 +141,23 @@ def trial(spec: str, folder: str) -> None:
     contain.adopt()
     said: tuple[Any, ...]
     try:
-        block = np.load(Path(folder, _MATRIX), allow_pickle=False)
+        block = np.load(Path(folder, "matrix.npy"), allow_pickle=False)
         result = call(spec, load(spec), np, block, 0)
         said = 0, "", result.shape[1:], product_dtype(result.dtype.name)
     except (ShardwiseError, MemoryError) as error:
         code, words = errors.verdict(error)
         said = code, words[:100_000], None, None  # a user's words may be longer than an answer
-    Path(folder, _ANSWER).write_text(json.dumps(said))
+    Path(folder, "answer.json").write_text(json.dumps(said))
     sys.stdout.flush()
     contain.sweep()
     os._exit(0)  # the function may have left threads
 
 
-def read_source(spec: str, digest: str | None = None) -> bytes:
-    """The file of a function; IntegrityError if it no longer has this digest."""
-    path = spec.rpartition(":")[0]
-    with reading(Path(path), "product: "):
-        source = Path(path).read_bytes()
-    if digest not in (None, checksum(source, 8)):
-        raise IntegrityError(f"{path} has changed since the plan was made; start the run again")
-    return source
+def read_source(spec: str) -> bytes:
+    """The file of a function; InputError if it cannot be read."""
+    path = Path(spec.rpartition(":")[0])
+    with reading(path, "product: "):
+        return path.read_bytes()
 
 
 def _failure(what: str, error: BaseException) -> str:
@@ -177,23 +172,13 @@ def _failure(what: str, error: BaseException) -> str:
     return f"product: {what}: {last}\n{''.join(lines).rstrip()}"
 
 
-# Files that a function imports or reads: part of the key if the config lists them.
-
-
 def digests_of(paths: Iterable[str]) -> dict[str, str]:
-    """A digest of the content of each file, by its path; InputError if a file cannot be read."""
+    """Digests, by path, of files in ``depends``; InputError if a file cannot be read."""
     found = {}
     for path in paths:
         with reading(Path(path), "depends: "), open(path, "rb") as file:
             found[path] = hashlib.file_digest(file, "sha256").hexdigest()[:32]
     return found
-
-
-def check_used(planned: Mapping[str, str]) -> None:
-    """Refuse files that have changed since the plan was made."""
-    for path, digest in digests_of(planned).items():
-        if digest != planned[path]:
-            raise IntegrityError(f"{path} has changed since the plan was made; start the run again")
 
 
 def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
@@ -215,7 +200,6 @@ def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
     found = (path for path in dict.fromkeys(places) if os.path.isfile(path))
     if not (named := [path for path in found if os.path.realpath(path) not in known]):
         return ""
-    return (
-        f"product: {file} names {some(named, 5)}: if these files change, no shard is "
-        f"computed again, unless you add to the config: depends: [{', '.join([*listed, *named])}]"
-    )
+    words = f"unless the config says depends: [{', '.join([*listed, *named])}]"
+    names = some(named, 5)
+    return f"product: {file} names {names}: no change there computes a shard again, {words}"

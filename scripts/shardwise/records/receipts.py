@@ -216,7 +216,7 @@ def check_product(plan: Plan, shard: str) -> ProductReceipt:
 def check_copy(plan: Plan, shard: str) -> CopyReceipt:
     """Return the receipt of the copy of a shard's matrices, without a look at the copy."""
     row = plan.shards[shard]
-    facts = {"shape": (len(row.run), *plan.problem.left), "dtype": plan.dtype}
+    facts = {"shape": (len(row.run), *plan.problem.left), "dtype": plan.problem.dtype}
     path = plan.results.shard_receipt(row.input_name)
     return read(path, CopyReceipt, facts, shard=shard, key=row.input_key)
 

@@ -227,5 +227,5 @@ def test_a_merge_in_progress_is_left_alone(tmp_path, first):
         merge.run(busy.root, [first])
     merge.run(busy.root, [first])  # the folder of a merge that was killed
     assert sorted(content(busy.root)) == [".shardwise-merge", "mean.npy", "sum.npy", "summary.json"]
-    with pytest.raises(InputError, match="is not a results folder of a run, but it holds"):
+    with pytest.raises(InputError, match="which a run would replace"):
         planner.check_folder(planner.make(factories.settings(results=str(busy.root))))

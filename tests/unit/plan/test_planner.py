@@ -58,9 +58,9 @@ A = stack((6, 3, 3), "float32")
 
 @pytest.mark.parametrize(("parts", "shards", "reason"), [
     ([A], 5, ""), (list(A), 6, ""), (list(A), 5, "is 6 files, for 5 shards"),
-    ([np.asfortranarray(A)], 5, "are in another order"),
-    ([A.astype(">f4")], 5, "are in another order"),
-    ([A[:2], np.asfortranarray(A[2:])], 5, "in/1.npy are in another order"),
+    ([np.asfortranarray(A)], 5, "in another order"),
+    ([A.astype(">f4")], 5, "in another order"),
+    ([A[:2], np.asfortranarray(A[2:])], 5, "in/1.npy has its elements in another"),
 ])  # fmt: skip
 def test_auto_copies_only_what_is_worth_it(parts, shards, reason, tmp_path, caplog):
     """The log says why the plan copies, or that it does not."""

@@ -76,7 +76,7 @@ def test_a_file_that_fails_shows_its_own_lines_only(write):
 @pytest.mark.parametrize(("line", "told"), [
     ("return np.ma.masked_array(block)", "returned numpy.ma.MaskedArray for"),
     ("return block[:, :0]", "returned numpy.ndarray of shape (2, 0, 4) in float64"),
-    ("return block > 0", "in bool for matrices 12 to 13; it must return numpy.ndarray"),
+    ("return block > 0", "in bool for matrices 12 to 13; return numpy.ndarray"),
 ])  # fmt: skip
 def test_what_is_no_stack_of_results_is_refused(write, line, told):
     """The message says what the function returned, and what it must return."""
@@ -91,7 +91,7 @@ def test_the_planned_shape_and_dtype_are_held_to(write):
     planned = Problem(9, (3, 4), spec, "float64", result=(3, 4), result_dtype="float64")
     assert called(spec, np.ones((2, 3, 4)), 5, planned).shape == (2, 3, 4)
     told = refusal(called, spec, np.ones((2, 4, 3)), 5, planned)
-    assert "returned (4, 3) of float64 for each of matrices 5 to 6, but (3, 4) of float64" in told
+    assert "of shape (2, 4, 3) in float64 for matrices 5 to 6; return (3, 4) of float64" in told
 
 
 def test_errors_of_the_device_pass_through(write, monkeypatch):
