@@ -37,23 +37,14 @@ def open(folder: str | Path) -> "FinishedRun":
 def run(config: "Config" = None, profile: str | Path = "local", **keys: Any) -> "FinishedRun":
     """Run the workflow in this folder, as the command ``shardwise run`` does, and open its results.
 
-    Parameters
-    ----------
-    config
-        A YAML file, whose keys override ``config.yaml`` of this folder, as with ``--configfile``;
-        or a dict of keys, or None with ``**keys``: then ``config.yaml`` is not read.
-    profile
-        Where jobs run: a folder, or its name in ``profiles/``.
-    **keys
-        Keys of the config; they override those of ``config``.
+    ``config`` is a YAML file, whose keys override ``config.yaml`` of this folder, as with
+    ``--configfile``; or a dict of keys, or None with ``keys``: then ``config.yaml`` is not read.
+    ``keys`` override those of ``config``. ``profile`` says where jobs run: a folder, or its name in
+    ``profiles/``.
 
-    Raises
-    ------
-    ShardwiseError
-        If the run failed, with its last messages. The class tells the exit code of the command:
-        InputError 2, TryAgain 75, ShardwiseError itself 1, as when jobs have failed.
-    KeyboardInterrupt
-        After Ctrl-C, once the run has cancelled its jobs.
+    ShardwiseError if the run failed, with its last messages; the class tells the exit code of the
+    command: InputError 2, TryAgain 75, ShardwiseError itself 1, as when jobs have failed.
+    KeyboardInterrupt after Ctrl-C, once the run has cancelled its jobs.
     """
     from shardwise.command import from_python  # every job imports this file
 

@@ -7,11 +7,11 @@ commit. A new one causes no shard to be computed again: `shardwise.ALGORITHM` co
 import os
 import platform
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL, SubprocessError, check_output
 
 from shardwise import __version__
 
@@ -34,22 +34,19 @@ def install(cuda: int | None = None) -> str:
 
 def announce(root: Path = PROJECT) -> None:
     """Tell the jobs of this run the commit of a clone, with ``+`` if its files were changed."""
-    line = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--abbrev=12"]
-    found = ""
-    with suppress(OSError, subprocess.SubprocessError):  # no git, or not ours to read
+    line = ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
+    own, found = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}, b""
+    with suppress(OSError, SubprocessError):  # no git, or not ours to read
         if (root / ".git").exists():  # a clone of another project may enclose it
-            found = subprocess.check_output(
-                [*line, "--dirty=+"], text=True, stderr=subprocess.DEVNULL, timeout=10,
-                env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
-            )  # fmt: skip
-    os.environ[VARIABLE] = found.strip()
+            found = check_output(line, cwd=root, env=own, stderr=DEVNULL, timeout=10)
+    os.environ[VARIABLE] = found.decode().strip()
 
 
 def loaded() -> dict[str, str]:
     """The versions of Python, of this project, and of the packages that this process has loaded."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
-    known = {name: version for name, version in found.items() if version}
-    return {"shardwise": __version__, "python": platform.python_version(), **known}
+    own = {"shardwise": __version__, "python": platform.python_version()}
+    return own | {name: version for name, version in found.items() if version}
 
 
 def node() -> str:

@@ -15,22 +15,20 @@ MIB = 1024**2
 def parse_bytes(text: str | int) -> int:
     """Bytes from a number or a size such as ``16GiB`` or ``1.5 TB``; ValueError for all else."""
     number = r"[0-9]{1,24}(?:\.[0-9]{1,24})?"
-    match = re.fullmatch(rf"\s*({number})\s*([KMGTP]?i?B?)\s*", str(text))
-    if not match or match[2] not in _UNITS:
-        raise ValueError(f"{short(text)} is not a size; write for example 512MiB, 16GiB or 2TB")
-    if size := int(Fraction(match[1]) * _UNITS[match[2]]):
+    match = re.fullmatch(rf"\s*({number})\s*((?:[KMGTP]i?)?B|)\s*", str(text))
+    if match and (size := int(Fraction(match[1]) * _UNITS[match[2]])):
         return size
-    raise ValueError(f"{short(text)} is less than one byte")
+    words = "is not a size of one byte or more; write for example 512MiB, 16GiB or 2TB"
+    raise ValueError(f"{short(text)} {words}")
 
 
 def human_bytes(size: float) -> str:
     """A size for people, in a binary unit with one decimal, such as ``1.5 GiB``."""
     value = float(min(size, 10**40))  # a damaged file may say any number
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1023.95:  # what rounds to 1024.0 is 1.0 of the next unit
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} PiB"
+    unit, *larger = "B", "KiB", "MiB", "GiB", "TiB", "PiB"
+    while larger and abs(value) >= 1023.95:  # what rounds to 1024.0 is 1.0 of the next unit
+        value, (unit, *larger) = value / 1024, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def clock(since: float) -> str:

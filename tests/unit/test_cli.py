@@ -64,7 +64,7 @@ def test_a_plan_that_was_replaced_is_refused(tmp_path, script):
     (RuntimeError("x"), 1, ""), (RuntimeError("can't start new thread"), 75, "ulimit -u"),
     (BlockingIOError(11, "Try again"), 75, "pids.max"),
     (ImportError("x", name="shardwise.plan"), 1, ""),
-    (ImportError("x\ny", name="numpy"), 2, "does not load: x y; shardwise doctor"),
+    (ImportError("x\ny", name="numpy"), 2, "does not load: x y; pip install"),
 ])  # fmt: skip
 def test_each_error_has_one_exit_code(error, code, words):
     """Four classes of ours, and what Python, the disk and signals raise."""

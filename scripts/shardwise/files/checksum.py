@@ -10,8 +10,7 @@ import xxhash
 
 from shardwise.errors import IntegrityError
 from shardwise.files.extents import OpenFile
-
-CHUNK_BYTES = 8 * 1024**2
+from shardwise.files.pieces import PART_BYTES
 
 
 def raw_bytes(block: Any) -> Any:
@@ -19,7 +18,7 @@ def raw_bytes(block: Any) -> Any:
     return block.reshape(-1).view("uint8")
 
 
-def piece_digest(raw: np.ndarray | memoryview, number: int) -> int:
+def piece_digest(raw: np.ndarray | memoryview | bytearray, number: int) -> int:
     """XXH3 of 128 bits of one piece of a file's elements, with its number as the seed."""
     return xxhash.xxh3_128_intdigest(raw, seed=number)
 
@@ -40,8 +39,8 @@ class PieceChecksum:
         rows, rest = divmod(total_bytes, row_bytes)
         self._seen = bytearray(rows * self._in_row + -(-rest // piece_bytes))
         self._digest, self._twice = 0, False
-        # Incomplete pieces, by number: how many bytes are missing, and the parts and their offsets.
-        self._begun: dict[int, tuple[int, list[tuple[int, bytes]]]] = {}
+        # The parts of incomplete pieces, and their offsets in these, by number.
+        self._begun: dict[int, list[tuple[int, bytes]]] = {}
         self._lock = threading.Lock()
 
     def update(self, offset: int, view: np.ndarray | memoryview) -> None:
@@ -93,17 +92,16 @@ class PieceChecksum:
 
     def _take_part(self, number: int, at: int, length: int, part: memoryview) -> None:
         with self._lock:
-            missing, parts = self._begun.pop(number, (length, []))
+            parts = self._begun.setdefault(number, [])
             parts.append((at, bytes(part)))
-            if missing > len(part):
-                self._begun[number] = missing - len(part), parts
+            if sum(len(raw) for _, raw in parts) < length:
                 return
-        reached, hashed = 0, xxhash.xxh3_128(seed=number)
+            del self._begun[number]
+        piece = bytearray()
         for begin, raw in sorted(parts):
-            self._twice |= begin != reached
-            hashed.update(raw)
-            reached += len(raw)
-        self.put(number, 1, hashed.intdigest())
+            self._twice |= begin != len(piece)
+            piece += raw
+        self.put(number, 1, piece_digest(piece, number))
 
     def put(self, first: int, count: int, digest: int) -> None:
         """Take the XOR of the digests of consecutive pieces that were hashed elsewhere."""
@@ -119,7 +117,7 @@ def file_checksum(path: Path, offset: int, row_bytes: int, piece_bytes: int) -> 
     with OpenFile(str(path)) as file:
         total = max(0, os.fstat(file.fileno()).st_size - offset)
         checksum = PieceChecksum(total, row_bytes, piece_bytes)
-        buffer = np.empty(min(CHUNK_BYTES, max(1, total)), np.uint8)
+        buffer = np.empty(min(PART_BYTES, max(1, total)), np.uint8)
         for done in range(0, total, len(buffer)):
             part = buffer[: total - done]
             file.read_at(offset + done, part)

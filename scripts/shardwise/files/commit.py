@@ -100,11 +100,10 @@ def _rename(temporary: Path, path: Path, written: os.stat_result) -> None:
         raise
 
 
-def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files that dead writers on this host left: of one file, or of all."""
-    file = r".+" if name is None else re.escape(name)
+def remove_leftovers(folder: Path, name: str) -> None:
+    """Remove temporary files that dead writers of a file on this host left."""
     host = re.escape(socket.gethostname())
-    pattern = re.compile(rf"\.{file}\.{host}\.(\d{{1,9}})\.[0-9a-f]+\.tmp")
+    pattern = re.compile(rf"\.{re.escape(name)}\.{host}\.(\d{{1,9}})\.[0-9a-f]+\.tmp")
     with suppress(FileNotFoundError):
         for entry in os.listdir(folder):
             if (match := pattern.fullmatch(entry)) and not _alive(int(match[1])):

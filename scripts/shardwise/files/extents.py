@@ -1,20 +1,15 @@
-"""Byte ranges of files: reading them, and allocating disk space for a new file."""
+"""Byte ranges of files, and reading them."""
 
-import ctypes
-import errno
 import os
 from collections.abc import Callable
 from functools import lru_cache
 from io import FileIO
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardwise.errors import IntegrityError, writing
 from shardwise.files import remote
-
-_REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR)
 
 Status = os.stat_result | remote.Status
 Opened = Callable[[str, Status], object]  # takes the path of what is opened; it may raise
@@ -62,14 +57,3 @@ class OpenFiles:
                 return item
 
         self.get = lru_cache(64)(open_one)
-
-
-def allocate(descriptor: int, nbytes: int, path: Path) -> None:
-    """Set the size of a new file, and reserve its disk space if the file system supports that."""
-    # os.posix_fallocate would write to every page of the file if there is no support.
-    library, size = ctypes.CDLL(None, use_errno=True), ctypes.c_int64(nbytes)
-    with writing(path):
-        refused = nbytes and library.fallocate(descriptor, 0, ctypes.c_int64(0), size)
-        if refused and (number := ctypes.get_errno()) not in _REFUSALS:
-            raise OSError(number, os.strerror(number))
-        os.ftruncate(descriptor, nbytes)

@@ -1,5 +1,7 @@
 """``.npy`` files: headers, slices of matrices, and our own stacks."""
 
+import ctypes
+import errno
 import io
 import math
 import os
@@ -12,9 +14,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.lib import format as headers
 
-from shardwise.errors import InputError, short
+from shardwise.errors import InputError, short, writing
 from shardwise.files import extents, pieces
-from shardwise.files.checksum import CHUNK_BYTES, PieceChecksum, raw_bytes
+from shardwise.files.checksum import PieceChecksum, raw_bytes
 
 MOST_HEADER_BYTES = 12 + 10_000  # NumPy's own limit, and what comes before
 _OTHERS = {  # by their first bytes
@@ -23,6 +25,7 @@ _OTHERS = {  # by their first bytes
     "name its contents",
 }
 _PARSERS = {(1, 0): headers.read_array_header_1_0, (2, 0): headers.read_array_header_2_0}
+_UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR)
 _LINE_BYTES = 64 * 1024  # in lines up to this, it is faster to read unwanted bytes than to seek
 DATA_OFFSET = 4096  # at which elements begin in our own files: a page, for direct I/O
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
@@ -139,7 +142,7 @@ def read_matrices(
     line, height = header.matrices * header.dtype.itemsize, out.shape[1]
     whole = line <= _LINE_BYTES  # else only the wanted part of each line is read
     low, high = (0, header.matrices) if whole else (start, stop)
-    at_once = max(1, CHUNK_BYTES // line) if whole else 1
+    at_once = max(1, pieces.PART_BYTES // line) if whole else 1
     tall = min(height, at_once)
     wide = min(columns, at_once // rows) if height == rows <= at_once else 1
     for j in range(0, columns, wide):
@@ -171,9 +174,15 @@ class StackWriter:
         self.hashed = PieceChecksum(math.prod(shape) * item, self.row_bytes, self.piece_bytes)
 
     def begin(self) -> None:
-        """Reserve the file's disk space, and write its header; TryAgain if there is no room."""
-        nbytes = DATA_OFFSET + self.hashed.total_bytes
-        extents.allocate(self.file.fileno(), nbytes, Path(self.file.name).parent)
+        """Reserve disk space, if the file system supports that, and write the file's header."""
+        file, nbytes = self.file.fileno(), DATA_OFFSET + self.hashed.total_bytes
+        # os.posix_fallocate would write to every page of the file if there is no support.
+        library, size = ctypes.CDLL(None, use_errno=True), ctypes.c_int64(nbytes)
+        with writing(Path(self.file.name).parent):
+            refused = library.fallocate(file, 0, ctypes.c_int64(0), size)
+            if refused and (number := ctypes.get_errno()) not in _UNSUPPORTED:
+                raise OSError(number, os.strerror(number))
+            os.ftruncate(file, nbytes)
         self.file.write(padded_header(self.shape, self._dtype))
         self.file.flush()
 

@@ -66,15 +66,10 @@ class _Name:
         return results.root / self.name
 
 
-def _of_shard(folder: str, suffix: str) -> Callable[["Results", str], Path]:
-    """A method that returns a file of a shard, given its id and key (`Shard.name`)."""
+def _of_key(folder: str, suffix: str = "") -> Callable[["Results", str], Path]:
+    """A method that returns a file, given its key, or the name of a shard (`Shard.name`)."""
     # For a million shards, joining text takes a third of the time that joining Paths takes.
     return lambda results, name: Path(f"{results.root}/{folder}/{place(name)}{suffix}")
-
-
-def _of_key(folder: str) -> Callable[["Results", str], Path]:
-    """A method that returns a mark in a folder, given the key that it is named after."""
-    return lambda results, key: results.root / folder / key
 
 
 @dataclass(frozen=True)
@@ -111,11 +106,11 @@ class Results:
     dispatching = _Name("logs/dispatch.lock")
 
     # Files of a shard. Its name is its id and the key of its products, or of its input.
-    shard = _of_shard("shards", ".npy")  # its matrices, if they are materialized; by its input
-    shard_receipt = _of_shard("shards", ".json")  # likewise
-    product = _of_shard("products", ".npy")  # its products, or the nodes of their sum
-    receipt = _of_shard("products", ".json")
-    failure = _of_shard("failed", ".json")  # why it, or a stage such as reduce-KEY, failed last
+    shard = _of_key("shards", ".npy")  # its matrices, if they are materialized; by its input
+    shard_receipt = _of_key("shards", ".json")  # likewise
+    product = _of_key("products", ".npy")  # its products, or the nodes of their sum
+    receipt = _of_key("products", ".json")
+    failure = _of_key("failed", ".json")  # why it, or a stage such as reduce-KEY, failed last
 
     work = _of_key("logs/computed")  # the one job for all shards is done (`Store.work_name`)
     listed = _of_key("logs/ledger")  # which plan the ledger belongs to

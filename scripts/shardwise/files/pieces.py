@@ -22,9 +22,3 @@ def checksum_pieces(row_bytes: int, item: int = 8) -> tuple[int, int]:
         return row, -(-row // (count * _ALIGNED)) * _ALIGNED
     group = most // row * row
     return group, group
-
-
-def result_pieces(numbers: int, item: int, own: int) -> tuple[int, int]:
-    """The same for a result of as many numbers a piece, but ``own`` bytes a number."""
-    row, piece = checksum_pieces(numbers * item, item)
-    return row // item * own, piece // item * own

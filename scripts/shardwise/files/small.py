@@ -12,7 +12,7 @@ from shardwise.errors import InputError, IntegrityError, unread, writing
 from shardwise.files.paths import Results, for_bash
 
 MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
-_DIGEST = b',\n "digest": "'
+DIGEST = b',\n "digest": "'  # begins the last key that `with_digest` adds
 
 
 def checksum(raw: Any, nbytes: int = 16) -> str:
@@ -22,12 +22,7 @@ def checksum(raw: Any, nbytes: int = 16) -> str:
 
 def with_digest(body: bytes) -> bytes:
     """A JSON object with a checksum as its last key; ``body`` lacks the closing brace."""
-    return body + _DIGEST + f'{checksum(body)}"\n}}\n'.encode()
-
-
-def has_own_digest(raw: bytes) -> bool:
-    """Whether these bytes are exactly an output of :func:`with_digest`."""
-    return raw == with_digest(raw.rpartition(_DIGEST)[0])
+    return body + DIGEST + f'{checksum(body)}"\n}}\n'.encode()
 
 
 def read(path: Path | str, most: int = MOST_BYTES) -> bytes | None:

@@ -1,4 +1,1 @@
-"""One total of several finished runs, in one process.
-
-Results folders come in; a folder with their sum, or their covariance, goes out.
-"""
+"""One total of several finished runs, in one process."""

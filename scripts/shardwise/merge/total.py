@@ -18,7 +18,6 @@ import numpy as np
 
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.commit import commit
-from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.numerics import covariance, statistics
 from shardwise.plan import plan as plans
@@ -30,7 +29,6 @@ from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ArrayFile
 from shardwise.reduce.results import ResultFiles
 
-_KINDS = {type(None): "none", int: "integers", str: "names"}
 _OF_COVARIANCES = "row_mean", "covariance", "correlation"
 _NUMBERS = 2**16  # taken at a time of each folder, and of each label: 256 take 128 MiB
 
@@ -51,8 +49,8 @@ class Source:
         sums = (SUMS if problem.labels else "sum",)
         self.names = ("covariance", "row_mean") if problem.covariance else sums
         self.summary = receipts.read_finished(self.plan, *self.names)
-        counts = zip(self.plan.facts.labels, self.plan.facts.label_counts, strict=True)
-        self.matrices: dict[Label, int] = dict(counts)
+        labels, counts = self.plan.facts.labels, self.plan.facts.label_counts
+        self.matrices: dict[Label, int] = dict(zip(labels, counts, strict=True))
         self.weights = np.ones(problem.matrices) if weights is None else weights
 
     def problem(self) -> dict[str, Any]:
@@ -63,51 +61,20 @@ class Source:
             "digest of the function": facts.function,
             "digests of depends": facts.depends,
             "shape of A": problem.left,
-            "shape of B": problem.right,
             "shape of the product": problem.product_shape,
             "dtype": problem.dtype,
             "dtype of the product": problem.product_dtype,
             "precision": facts.settings.precision,
             "backend": self.summary.backend,
-            "kind of labels": _KINDS[type(next(iter(self.matrices), None))],
+            "kind of labels": type(next(iter(self.matrices), None)).__name__,
             "covariance": str(problem.covariance).lower(),
             "ddof": facts.covariance.ddof if facts.covariance else "none",
         }
 
-    def refuse(self, other: "Source") -> None:
-        """Refuse another source if it holds the same sum, or a sum of another problem."""
-        if self.plan.key == other.plan.key:
-            raise InputError(
-                f"{self.folder} and {other.folder} are the same folder, or sums of the same plan: "
-                "their matrices would count twice; name each once"
-            )
-        own, its = self.problem(), other.problem()
-        if apart := [f"{key} is {its[key]}, not {own[key]}" for key in own if own[key] != its[key]]:
-            raise InputError(
-                f"{other.folder} comes from a different problem than {self.folder}: "
-                f"{'; '.join(apart)}. Merge sums of the same problem only: leave one out, or run "
-                "one again with the other's config"
-            )
-
-    def read(self, name: str, first: int, count: int) -> np.ndarray:
-        """The ``count`` numbers of a result from number ``first`` on."""
-        path, dtype = self.plan.results.statistic(name), np.dtype(self.summary.files[name].dtype)
-        found = np.fromfile(path, dtype, count, offset=DATA_OFFSET + first * dtype.itemsize)
-        if len(found) != count:
-            raise IntegrityError(f"{path} has changed: it has become shorter; merge again")
-        return found
-
-    def refuse_changed(self) -> None:
-        """Refuse results that are not, or no longer, as their run had recorded them."""
-        try:
-            for name in self.names:
-                path = self.plan.results.statistic(name)
-                receipts.check_elements(path, self.summary.files[name])
-        except IntegrityError as error:
-            raise IntegrityError(
-                f"{error}; nothing was written. If a run works there, let it finish, then merge "
-                f"again; else run: shardwise verify {for_bash(Path(self.folder))}"
-            ) from error
+    def read(self, name: str) -> np.ndarray:
+        """The numbers of a result, in one row, mapped."""
+        numbers: np.ndarray = np.load(self.plan.results.statistic(name), "r")
+        return numbers.reshape(-1)
 
 
 def run(out: Path, folders: Iterable[str]) -> int:
@@ -118,7 +85,18 @@ def run(out: Path, folders: Iterable[str]) -> int:
     """
     results, sources = Results(out), list(map(Source, folders))
     for one, other in itertools.combinations(sources, 2):
-        one.refuse(other)
+        if one.plan.key == other.plan.key:
+            raise InputError(
+                f"{one.folder} and {other.folder} are the same folder, or sums of the same plan: "
+                "their matrices would count twice; name each once"
+            )
+        own, its = one.problem(), other.problem()
+        if apart := [f"{key} is {its[key]}, not {own[key]}" for key in own if own[key] != its[key]]:
+            raise InputError(
+                f"{other.folder} comes from a different problem than {one.folder}: "
+                f"{'; '.join(apart)}. Merge sums of the same problem only: leave one out, or run "
+                "one again with the other's config"
+            )
     if os.path.lexists(out) and not results.merging.is_file():
         raise InputError(
             f"{out} exists, but no merge wrote it; name a folder that does not exist yet, or one "
@@ -168,8 +146,15 @@ def _write(
             if strict and wild and wild[0] != "correlation":  # a constant column has none
                 raise InputError(f"the merged {wild[0]} overflows; merge fewer folders, or others")
             files.write(found, low)
-        for source in sources:
-            source.refuse_changed()
+        for source, name in ((own, name) for own in sources for name in own.names):
+            try:
+                path = source.plan.results.statistic(name)
+                receipts.check_elements(path, source.summary.files[name])
+            except IntegrityError as error:
+                raise IntegrityError(
+                    f"{error}; nothing was written. If a run works there, let it finish, then "
+                    f"merge again; else run: shardwise verify {for_bash(Path(source.folder))}"
+                ) from error
         files.close()
         files.refuse_incomplete()
         written = files.publish(files.digests)
@@ -197,7 +182,8 @@ def _sums(
             for source in sources:
                 for row, label in enumerate(source.matrices or [None]):
                     tree = () if label is None else (labels.index(label),)
-                    array = source.read(source.names[0], row * numbers + low, width)
+                    first = row * numbers + low
+                    array = source.read(source.names[0])[first : first + width]
                     total.put((*tree, 0, places[tree]), array)
                     places[tree] += 1
             found = total.results(weight)
@@ -211,12 +197,11 @@ def _covariances(sources: Sequence[Source], weights: np.ndarray) -> Totals:
     columns, ddof = problem.left[1], facts.covariance.ddof
     counts = [count_rows(source.plan.problem, source.weights, ddof) for source in sources]
     _, divisor = count_rows(problem, weights, ddof)
-    means = np.stack([source.read("row_mean", 0, columns) for source in sources])
-    places = range(0, columns**2, columns + 1)
-    diagonals = [[own.read("covariance", at, 1)[0] for at in places] for own in sources]
-    merged, mean = covariance.of_groups(counts, means, divisor, np.array(diagonals))
+    means = np.stack([source.read("row_mean") for source in sources])
+    diagonals = np.stack([source.read("covariance")[:: columns + 1] for source in sources])
+    merged, mean = covariance.of_groups(counts, means, divisor, diagonals)
     yield 0, {"row_mean": mean}
     for low in range(0, columns**2, _NUMBERS):
-        width = min(_NUMBERS, columns**2 - low)
-        given = np.stack([source.read("covariance", low, width) for source in sources])
+        part = slice(low, low + _NUMBERS)
+        given = np.stack([source.read("covariance")[part] for source in sources])
         yield low, merged.elements(given, low)

@@ -69,8 +69,7 @@ def build_command(
     if (program := shutil.which(name, path=folders)) is None:
         raise InputError(
             f"no MPI launcher: {name} is neither next to {library} nor on PATH; name yours "
-            "with --launcher, or in the line 'mpi' of the profile, such as "
-            'mpi: "/opt/site/bin/mpiexec"'
+            "with --launcher, or in the line 'mpi' of the profile"
         )
     return [program, *words, "-n", str(ranks)]
 
@@ -163,8 +162,7 @@ def start_ranks(options: Namespace) -> Any:
     for name in set(re.findall(r"/\S*mpich_shm_\S+$", maps, re.MULTILINE)):
         with suppress(OSError):  # another rank was first
             os.unlink(name)
-    size = mpi.COMM_WORLD.size
-    if size != (options.ranks or size):
+    if options.ranks not in (0, size := mpi.COMM_WORLD.size):
         raise InputError(
             f"asked for {options.ranks} ranks, but MPI has {size}: the launcher does not match the "
             "MPI that mpi4py loads; see the line 'mpi' of the profile"

@@ -15,8 +15,7 @@ from shardwise import ALGORITHM
 from shardwise.errors import InputError, one_line, short, some
 from shardwise.files import small, tables
 from shardwise.files.commit import commit
-from shardwise.files.formats.names import file_of
-from shardwise.files.lookup import mode_of, refuse_undecodable
+from shardwise.files.lookup import file_of, mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import Results, for_bash, id_digits
 from shardwise.files.remote import is_url

@@ -81,7 +81,7 @@ def statistic_pieces(statistic: str, problem: "Problem", item: int) -> tuple[int
     """
     shape, planned = statistic_shape(statistic, problem), problem.product_shape
     own = ITEM_BYTES[statistic_dtype(statistic, problem.product_dtype)]
-    row, piece = pieces.result_pieces(math.prod(planned), item, own)
+    row, piece = (n // item * own for n in pieces.checksum_pieces(math.prod(planned) * item, item))
     if shape == planned:
         return row, piece
     whole = math.prod(shape[-2:]) * own

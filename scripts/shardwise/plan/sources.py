@@ -21,7 +21,7 @@ from shardwise.files import lookup, remote
 from shardwise.files.commit import commit
 from shardwise.files.extents import Status
 from shardwise.files.formats import registry
-from shardwise.files.formats.names import ZARR, file_of, split
+from shardwise.files.lookup import ZARR, file_of, split
 from shardwise.files.npy import Header, read_header
 from shardwise.plan import memory
 from shardwise.plan.config import Settings

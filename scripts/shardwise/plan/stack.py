@@ -15,7 +15,7 @@ from shardwise.files import remote
 from shardwise.files.checksum import raw_bytes
 from shardwise.files.extents import Extent, OpenFiles, Status
 from shardwise.files.formats import registry
-from shardwise.files.formats.names import ZARR_METADATA, file_of
+from shardwise.files.lookup import ZARR_METADATA, file_of
 from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
 from shardwise.plan import memory

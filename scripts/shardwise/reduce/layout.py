@@ -8,8 +8,6 @@ A shard's file holds rows: its products, or the nodes of their sum. Long rows ar
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -33,35 +31,25 @@ class Rows(NamedTuple):
     last: int
 
 
-@dataclass(frozen=True)
 class Layout:
-    """How the rows of all shards are cut: a stripe is a piece of a row, and is read as a whole."""
+    """How the rows of all shards are cut: a stripe is a piece of a row, and is read as a whole.
 
-    rows: Sequence[int]  # in each shard's file
-    numbers: int  # in each row, of ``item`` bytes
-    item: int
-    row_bytes: int  # this and the next are of the checksum: `files.pieces.checksum_pieces`
-    piece_bytes: int
+    ``rows`` are those in each shard's file, each of ``numbers`` numbers of ``item`` bytes. The
+    checksums are cut as `files.pieces.checksum_pieces` says.
+    """
 
-    @cached_property
-    def stripes(self) -> int:
-        """Stripes of a row; short rows have one."""
-        return max(1, -(-self.numbers * self.item // self.piece_bytes))
-
-    @cached_property
-    def unit_rows(self) -> int:
-        """Rows of a unit."""
-        return max(1, self.row_bytes // max(1, self.numbers * self.item))
-
-    @cached_property
-    def starts(self) -> list[int]:
-        """First row of each shard, counted over all shards; at the end the total number of rows."""
-        return list(accumulate(self.rows, initial=0))
+    def __init__(
+        self, rows: Sequence[int], numbers: int, item: int, row_bytes: int, piece_bytes: int
+    ) -> None:
+        self.numbers, self.item = numbers, item
+        self.starts = list(accumulate(rows, initial=0))  # first row of each shard; then their total
+        self.stripes = max(1, -(-numbers * item // piece_bytes))  # of a row
+        self._unit_rows = max(1, row_bytes // max(1, numbers * item))
+        self._width = piece_bytes // item if self.stripes > 1 else numbers
 
     def bounds(self, stripe: int) -> Span:
         """The numbers of a stripe."""
-        width = self.piece_bytes // self.item if self.stripes > 1 else self.numbers
-        return stripe * width, min((stripe + 1) * width, self.numbers)
+        return stripe * self._width, min((stripe + 1) * self._width, self.numbers)
 
     def share(self, part: int, parts: int) -> Span:
         """Rows, counted over all shards, of rank ``part``: whole units, an about equal share."""
@@ -75,13 +63,13 @@ class Layout:
         row = total * part // parts // grain * grain
         shard = bisect_right(self.starts, row) - 1
         begin, end = self.starts[shard], self.starts[shard + 1]
-        return min(end, begin + -(-(row - begin) // self.unit_rows) * self.unit_rows)
+        return min(end, begin + -(-(row - begin) // self._unit_rows) * self._unit_rows)
 
     def batches(self, span: Span, stripe: int, most_bytes: int) -> Iterator[Rows]:
         """Cut rows, counted over all shards, into batches of a file: ``most_bytes``, or a unit."""
         low, high = self.bounds(stripe)
-        unit = max(1, (high - low) * self.item) * self.unit_rows
-        step = max(1, most_bytes // unit) * self.unit_rows
+        unit = max(1, (high - low) * self.item) * self._unit_rows
+        step = max(1, most_bytes // unit) * self._unit_rows
         at, last = span
         while at < last:
             shard = bisect_right(self.starts, at) - 1
@@ -93,9 +81,9 @@ class Layout:
     def pieces(self, rows: Rows, stripe: int) -> Iterator[tuple[int, int, int]]:
         """Number, first byte and length of each checksum piece of some rows of a file."""
         low, high = self.bounds(stripe)
-        for row in range(rows.first, rows.last, self.unit_rows):
-            number = row // self.unit_rows * self.stripes + stripe
-            count = min(self.unit_rows, rows.last - row)
+        for row in range(rows.first, rows.last, self._unit_rows):
+            number = row // self._unit_rows * self.stripes + stripe
+            count = min(self._unit_rows, rows.last - row)
             begin = (row * self.numbers + low) * self.item
             yield number, begin, count * (high - low) * self.item
 
@@ -112,7 +100,7 @@ class Scan:
 
     def __init__(self, layout: Layout, path_of: Callable[[int], Path], dtype: str) -> None:
         self._layout, self._path_of, self._dtype = layout, path_of, np.dtype(dtype)
-        self.digests = np.zeros((len(layout.rows), 16), np.uint8)
+        self.digests = np.zeros((len(layout.starts) - 1, 16), np.uint8)
         self._room = np.empty(0, np.uint8)
 
     def read(self, batches: Iterable[Rows], stripe: int) -> Iterator[tuple[Rows, np.ndarray]]:
@@ -121,23 +109,22 @@ class Scan:
             with OpenFile(str(self._path_of(shard))) as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
                 for rows in some:
-                    yield rows, self._read(file, rows, stripe)
+                    low, high = self._layout.bounds(stripe)
+                    shape = rows.last - rows.first, high - low
+                    room = self._room_for(shape[0] * shape[1] * self._dtype.itemsize)
+                    at = digest = 0
+                    for number, begin, nbytes in self._layout.pieces(rows, stripe):
+                        piece = room[at : at + nbytes]
+                        file.read_at(DATA_OFFSET + begin, piece)
+                        digest ^= piece_digest(piece, number)
+                        at += nbytes
+                    self.digests[shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)
+                    yield rows, room.view(self._dtype).reshape(shape)
 
-    def _read(self, file: OpenFile, rows: Rows, stripe: int) -> np.ndarray:
-        """Read some rows piece by piece, and hash each."""
-        low, high = self._layout.bounds(stripe)
-        shape = rows.last - rows.first, high - low
-        total = shape[0] * shape[1] * self._dtype.itemsize
-        if self._room.nbytes < total:
+    def _room_for(self, nbytes: int) -> np.ndarray:
+        if self._room.nbytes < nbytes:
             # Begins at a page, as elements do in a file: reading to 16 bytes past one, where NumPy
             # allocates, takes four times as long on AMD Zen 3.
-            wider = np.empty(total + DATA_OFFSET, np.uint8)
-            self._room = wider[-wider.ctypes.data % DATA_OFFSET :][:total]
-        room, at, digest = self._room[:total], 0, 0
-        for number, begin, nbytes in self._layout.pieces(rows, stripe):
-            piece = room[at : at + nbytes]
-            file.read_at(DATA_OFFSET + begin, piece)
-            digest ^= piece_digest(piece, number)
-            at += nbytes
-        self.digests[rows.shard] ^= np.frombuffer(digest.to_bytes(16, "big"), np.uint8)
-        return room.view(self._dtype).reshape(shape)
+            wider = np.empty(nbytes + DATA_OFFSET, np.uint8)
+            self._room = wider[-wider.ctypes.data % DATA_OFFSET :][:nbytes]
+        return self._room[:nbytes]

@@ -1,6 +1,5 @@
 """The files of a sum, written by all ranks of a reduce; they get their names once all are whole."""
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ import numpy as np
 from shardwise.errors import writing
 from shardwise.files.checksum import raw_bytes
 from shardwise.files.commit import create, publish, remove_leftovers, temporary_for
-from shardwise.files.npy import DATA_OFFSET, StackWriter
+from shardwise.files.npy import StackWriter
 from shardwise.files.paths import Results
 from shardwise.plan.problem import Problem, statistic_dtype, statistic_pieces, statistic_shape
 from shardwise.records import receipts
@@ -20,10 +19,7 @@ from shardwise.records.receipts import ArrayFile
 
 
 class ResultFiles:
-    """One temporary file per statistic, ``temporary``; each rank opens all of them.
-
-    Numbers that are added up have ``item`` bytes.
-    """
+    """A ``temporary`` file per statistic; numbers that are added up have ``item`` bytes."""
 
     def __init__(self, results: Results, problem: Problem, item: int, names: Iterable[str]) -> None:
         self._summary = results.summary
@@ -55,8 +51,8 @@ class ResultFiles:
 
     def read(self, name: str) -> np.ndarray:
         """The flat elements of a file that all ranks have closed, mapped."""
-        shape, dtype, _ = self._facts[name]
-        return np.memmap(self.temporary[name], dtype, "r", DATA_OFFSET, (math.prod(shape),))
+        numbers: np.ndarray = np.load(self.temporary[name], "r")
+        return numbers.reshape(-1)
 
     def write(self, found: Mapping[str, np.ndarray], low: int) -> None:
         """Write one stripe of some results, from element ``low`` on.

@@ -37,18 +37,6 @@ def file_size_limit(nbytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_a_file_is_as_readable_as_any_that_the_user_makes(tmp_path, mask, mode):
-    """The mask of the user decides."""
-    before = os.umask(mask)
-    try:
-        with commit(tmp_path / "a"):
-            pass
-    finally:
-        assert os.umask(before) == mask
-    assert (tmp_path / "a").stat().st_mode & 0o777 == mode
-
-
 def test_no_error_of_the_disk_hides_what_ended_a_writer(tmp_path):
     """The buffer cannot be written on a full disk; nor can a file be removed that is elsewhere."""
     folder = tmp_path / "folder"

@@ -43,7 +43,7 @@ def test_the_shipped_config_is_valid_and_names_every_key():
     ({"input": 5}, "input: 5 is not allowed; it must be a non-empty string, or null"),
     ({"synthetic": None}, "synthetic: null is not allowed; it must be a mapping"),
     ({"shards": "auto\n"}, r"shards: 'auto\n' is not allowed; it must be auto or a whole number"),
-    ({"shard_bytes": 0}, "shard_bytes: 0 is less than one byte"),
+    ({"shard_bytes": 0}, "shard_bytes: 0 is not a size of one byte or more"),
     ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be a list of"),
     ({"product": "m.py:f", "right": "b"}, "right: the product m.py:f has no B"),
     ({"depends": ["mean.npy"]}, "depends: only a function of your own reads such files"),

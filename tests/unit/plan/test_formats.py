@@ -4,7 +4,6 @@ import html
 import json
 import os
 import re
-import sys
 import zlib
 from pathlib import Path
 
@@ -15,7 +14,8 @@ import pytest
 import zarr
 from safetensors.numpy import save_file
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files.formats import names, registry
+from shardwise.files import lookup
+from shardwise.files.formats import registry
 from shardwise.multiply import copy
 from shardwise.observe import page
 from shardwise.observe.status import look
@@ -134,12 +134,11 @@ def test_large_matrices_are_decoded_by_rows(tmp_path, monkeypatch):
     assert made.shard("00000").memory == plain.shard("00000").memory + made.facts.decoded
 
 
-@pytest.mark.parametrize("most", [memory.CONVERTED_BYTES, 9 * 12 * 4])
-def test_bfloat16_is_read_as_the_same_numbers_of_float32(tmp_path, monkeypatch, most):
+def test_bfloat16_is_read_as_the_same_numbers_of_float32(tmp_path, monkeypatch):
     """In copies, even if a block holds just some rows of a matrix; never in place."""
     bits = noise(SHAPE, "float32").view("u4") >> 16
     name = tensor(tmp_path, "BF16", SHAPE, bits.astype("<u2").tobytes())
-    monkeypatch.setattr(memory, "CONVERTED_BYTES", most)
+    monkeypatch.setattr(memory, "CONVERTED_BYTES", 9 * 12 * 4)
     words = {"input": name, "product": "A.T @ A", "shards": 3}
     made = factories.plan(tmp_path, **words)
     assert (made.problem.dtype, made.settings.materialize) == ("float32", True)
@@ -186,7 +185,7 @@ def linked(store):
 def changed(name):
     """Change the last matrix of an array."""
     if ".h5" in name:
-        with h5py.File(names.file_of(name), "r+") as file:
+        with h5py.File(lookup.file_of(name), "r+") as file:
             file["run/frames"][12] = 1
     else:
         zarr.open_array(name, mode="r+")[12] = 1
@@ -272,7 +271,7 @@ def test_a_folder_or_glob_of_stacks(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     whole = noise((9, 20, 12), "float32")
     for i, array in enumerate(np.split(whole, [4, 5])):
-        made = Path(names.split(MANY[name](tmp_path, array))[0])
+        made = Path(lookup.split(MANY[name](tmp_path, array))[0])
         os.renames(made, tmp_path / "in" / f"g{i}{made.suffix}")
     made = factories.plan(tmp_path, input=name, product="A.T @ A", shards=2)
     assert copies(made).tobytes() == whole.tobytes()
@@ -284,7 +283,7 @@ def test_names_as_people_type_them(tmp_path, monkeypatch, name):
 
     A dot names an array that is the working folder itself.
     """
-    made = names.split(NAMES[name](tmp_path, array := noise(SHAPE)))[0]
+    made = lookup.split(NAMES[name](tmp_path, array := noise(SHAPE)))[0]
     monkeypatch.chdir(made if name == "." else tmp_path)
     if name != ".":
         os.rename(made, re.split("[:/]", name)[0])
@@ -335,7 +334,7 @@ def _stored(chunk, **options):
 
     def make(folder):
         name = hdf5(folder / "a.h5", noise(SHAPE), chunks=(4, 8, 5), **options)
-        with h5py.File(names.file_of(name), "r+") as file:
+        with h5py.File(lookup.file_of(name), "r+") as file:
             file["run/frames"].id.write_direct_chunk((4, 0, 0), chunk)
         return name
 
@@ -366,9 +365,8 @@ REFUSALS = {title: (make, told) for title, make, told in (
      dataset(data=np.eye(4)[None], chunks=True, compression="szip"),
      "the HDF5 filter 4, which"),
     ("compressed twice", _h5(_compressed_twice), "the HDF5 filter 1, which"),
-    ("no array", lambda p: spoiled(bool)(p) + ":x", "holds no array 'x'; name one"),
-    ("a group of Zarr", lambda p: names.file_of(grouped(p, noise(SHAPE))),
-     "name one of .*g.zarr:run/frames"),
+    ("a group of Zarr", lambda p: lookup.file_of(grouped(p, noise(SHAPE))),
+     "g.zarr: is not a Zarr array; name one"),
     ("a codec that unpickles", spoiled(edited(filters=[{"id": "pickle"}]), 2), "codec pickle coul"),
     ("no such tensor", lambda p: tensors(p, noise(SHAPE)) + "2", "name one of .*tensors:frames"),
     ("bfloat16 of Zarr", spoiled(edited(dtype="bfloat16"), 2), "bfloat16"),
@@ -385,21 +383,13 @@ def test_refusals(tmp_path, monkeypatch, case):
         factories.plan(tmp_path, input=make(tmp_path), product="A.T @ A")
 
 
-def test_a_package_is_missing(tmp_path, monkeypatch):
-    """The message says how to install it."""
-    name = hdf5(tmp_path / "a.h5", noise(SHAPE))
-    monkeypatch.delitem(sys.modules, "shardwise.files.formats.hdf5", raising=False)
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    assert "pip install h5py on every node" in factories.refusal(planned, tmp_path, name)
-
-
 GZIP, LZF = {"compression": "gzip"}, {"compression": "lzf"}
 
 
 @pytest.mark.parametrize(("make", "told"), [
-    (spoiled(lambda store: os.truncate(store / "c/0/0/0", 9)), "a chunk is damaged, in matrices"),
+    (spoiled(lambda store: os.truncate(store / "c/0/0/0", 9)), "a chunk of matrices 0 to"),
     (spoiled(lambda store: os.truncate(store / "c/0/0/0", 3 << 10), compressors=None),
-     "a chunk is damaged, in matrices"),
+     "a chunk of matrices 0 to"),
     *((_stored(chunk, **own), r"\(4, 0, 0\) does not decode to 1280 bytes") for own, chunk in (
         ({"fletcher32": True}, bytes(8)),
         (GZIP, zlib.compress(bytes(8))), (GZIP, zlib.compress(bytes(1 << 22))),

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from shardwise.errors import InputError, changed
-from shardwise.files.formats import names
+from shardwise.files.lookup import choose_one
 from shardwise.files.npy import ALLOWED, DTYPES, Header
 
 _DTYPES = {f"{d[0].upper()}{8 * int(d[1:])}": np.dtype(d).str for d in DTYPES} | {"BF16": "<f4"}
@@ -29,7 +29,7 @@ def header(path: str, inside: str) -> Header:
         ) from error
     tensors.pop("__metadata__", None)
     if inside not in tensors:
-        raise names.choose_one(path, inside, list(tensors))
+        raise choose_one(path, inside, list(tensors))
     kind, shape = tensors[inside]["dtype"], tuple(tensors[inside]["shape"])
     if kind not in _DTYPES:
         raise InputError(f"{path}:{inside}: holds elements of type {kind}; allowed are {ALLOWED}")

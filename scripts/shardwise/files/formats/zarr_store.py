@@ -6,7 +6,8 @@ import math
 import operator
 import os
 import re
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,7 @@ from zarr.storage._utils import _normalize_byte_range_index
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, changed
 from shardwise.files import remote, small
-from shardwise.files.formats import names
-from shardwise.files.lookup import refuse_closed
+from shardwise.files.lookup import ZARR_METADATA, refuse_closed
 from shardwise.files.npy import Header, checked_descr
 
 zarr.config.set({"async.concurrency": 4})  # chunks that are decoded at once; for all threads
@@ -49,13 +49,9 @@ class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
 def metadata_of(store: str, inside: str) -> str:
     """The metadata file or object of an array in a store; InputError if there is none."""
     folder = "/".join([store, *(part for part in inside.split("/") if part not in ("", "."))])
-    for path in (f"{folder}/{name}" for name in names.ZARR_METADATA):
+    for path in (f"{folder}/{name}" for name in ZARR_METADATA):
         if _read_metadata(path).get("node_type") == "array":
             return path
-    found = (path for name in names.ZARR_METADATA for path in sorted(Path(store).rglob(name)))
-    arrays = [path for path in found if _read_metadata(str(path)).get("node_type") == "array"]
-    if arrays:
-        raise names.choose_one(store, inside, [str(p.parent.relative_to(store)) for p in arrays])
     raise InputError(
         f"{folder}: is not a Zarr array; name one, such as run.zarr:group/array, or a .npy file"
     )
@@ -95,11 +91,10 @@ def header(path: str, inside: str) -> Header:
     """
     array, folder = _opened(path), os.path.dirname(path)
     shape, chunk = (tuple(map(int, n)) for n in (array.shape, array.shards or array.chunks))
-    if 0 in chunk:
-        raise InputError(f"{path}: damaged Zarr metadata: chunks {chunk}; write the array again")
-    grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
+    with _explained(path):
+        grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
     key_of, named = array.metadata.encode_chunk_key, _LISTED.get(path) or _list(path)
-    keys = [key for key in named if not key.endswith((*names.ZARR_METADATA, ".zattrs"))]
+    keys = [key for key in named if not key.endswith((*ZARR_METADATA, ".zattrs"))]
 
     def is_chunk(key: str) -> bool:
         numbers = tuple(map(int, re.findall("[0-9]+", key)))[-len(grid) :]
@@ -123,17 +118,23 @@ def header(path: str, inside: str) -> Header:
 def read(path: str, inside: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
     """Rows of some matrices; zarr decodes each chunk that they lie in once."""
     array = _opened(path)
-    try:
-        selection = (slice(*matrices), slice(*rows))[-(array.ndim - 1) :]
+    selection = (slice(*matrices), slice(*rows))[-(array.ndim - 1) :]
+    what = f"{os.path.dirname(path)}: a chunk of matrices {matrices[0]} to {matrices[1] - 1}"
+    with _explained(what, IntegrityError):
         block = np.asarray(array[selection])
+    return block.reshape(-1, *block.shape[-2:])
+
+
+@contextmanager
+def _explained(what: str, fault: type[ShardwiseError] = InputError) -> Iterator[None]:
+    """Raise any error of zarr as ``fault``: damaged metadata, and each codec, fail in their way."""
+    try:
+        yield
     except ShardwiseError:  # of a store of objects
         raise
-    except Exception as error:  # each codec fails in its own way
-        raise IntegrityError(
-            f"{os.path.dirname(path)}: a chunk is damaged, in matrices {matrices[0]} to "
-            f"{matrices[1] - 1}: {error!s:.200}; restore the store"
-        ) from error
-    return block.reshape(-1, *block.shape[-2:])
+    except Exception as error:
+        words = f"{what} cannot be read as Zarr: {error!s:.200}; copy or write it again"
+        raise fault(words) from error
 
 
 def _opened(path: str) -> Any:
@@ -142,15 +143,11 @@ def _opened(path: str) -> Any:
     if remote.is_url(path):
         listed = _LISTED.get(path) or _list(path)
         store, known = ListedObjects(listed), listed.get(os.path.basename(path))
-        if known is None:
-            raise changed(path)
     said = _read_metadata(path, known)
     if '"pickle"' in json.dumps(said):
         raise InputError(f"{folder}: its codec pickle could run any code; write the array again")
-    try:
+    with _explained(path):
         return zarr.Array.from_dict(StorePath(store), {"attributes": {}} | said)
-    except Exception as error:  # damaged metadata makes it fail in many ways
-        raise InputError(f"{path} cannot be read as Zarr: {error!s:.200}") from error
 
 
 def _read_metadata(path: str, known: remote.Status | None = None) -> dict[str, Any]:
@@ -162,9 +159,7 @@ def _read_metadata(path: str, known: remote.Status | None = None) -> dict[str, A
             raw = small.read(path) if os.path.isfile(path) else None
     except FileNotFoundError:
         raw = None
-    try:
+    with _explained(path):
         # A TypeError unless it is an object. Version 2 has a file of its own for each type.
         known_type = {} if path.endswith("zarr.json") else {"node_type": "array"}
         return {**known_type, **json.loads(raw)} if raw is not None else {}
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: damaged Zarr metadata: {error!s:.200}; copy it again") from error
