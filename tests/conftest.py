@@ -5,7 +5,7 @@ import os
 import re
 
 import pytest
-from shardwise.devices import leases
+from shardwise.devices import choose
 from shardwise.records import failures
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
@@ -59,7 +59,7 @@ def _bytecode():
 def _own_leases(tmp_path_factory):
     """Keep the leases of this process apart: it holds its GPU, which its jobs need too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leases, "FOLDER", tmp_path_factory.mktemp("own") / "leases")
+        patch.setattr(choose, "LEASES", tmp_path_factory.mktemp("own") / "leases")
         yield
 
 

@@ -27,7 +27,8 @@ def compute(uuids: list[str], records: int, hold: float, end: str) -> None:
     """Take a device, hold it, and end."""
     choose.POLL_SECONDS = 0.02
     found = [nvml.Device(uuid, "Fake", i, 100, 100) for i, uuid in enumerate(uuids)]
-    uuid = choose.take(50, 60, lambda: found, {}).uuid
+    choose.present = lambda: found
+    uuid = choose.take(50, 60, environ={}).uuid
     words = [hold, records, uuid, time.monotonic()]
     line = [sys.executable, "-SE", "-c", CHILD, *map(str, words)]
     # It inherits the lease; `subprocess` would close all files.

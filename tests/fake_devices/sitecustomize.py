@@ -36,7 +36,7 @@ def _load_backend(requested, needed=0, wait=None, prefer=None, barred=dict):
     import numpy
     from shardwise.devices import choose
 
-    device = choose.take(needed, wait, prefer=prefer, barred=barred)
+    device = choose.take(needed, wait, prefer, barred)
     return numpy, {"name": device.name, "uuid": device.uuid}
 
 

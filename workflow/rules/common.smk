@@ -15,10 +15,9 @@ sys.path.insert(
     ),
 )
 
-from shardwise.devices import grants
 from shardwise.workflow import progress
 from shardwise.workflow.hooks import shell_prefix
-from shardwise.workflow.run import Run
+from shardwise.workflow.run import Run, counted
 
 # Many shards and their jobs make millions of objects that live until the run ends. Python's garbage
 # collector would search them again and again for objects to free, and find none.

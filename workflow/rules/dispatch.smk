@@ -48,7 +48,7 @@ if run.dispatch == "pool":
         params:
             plan=run.results.plan,
             # The most to use if a grant is a mere number; 0: all that the job finds.
-            devices=grants.counted(run.node_words),
+            devices=counted(run.node_words),
             words=run.worker_words,
         shell:
             'python "$SCRIPTS"/dispatch.py --plan={params.plan:q} --dispatch pool'

@@ -1,4 +1,1 @@
-"""Which GPU this task computes on.
-
-Grants, leases and NVML's answers come in; a device goes out. This room knows no plan.
-"""
+"""Which GPU this task computes on; this room knows no plan."""

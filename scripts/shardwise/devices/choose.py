@@ -1,41 +1,43 @@
-"""Which NVIDIA driver and devices this node has, and which device is this task's.
+"""Which driver this node has, and which device is this task's: of those granted, one by a lock.
 
 Standard library only: the Makefile asks this module before anything is installed.
 """
 
 import ctypes
+import fcntl
 import logging
-import math
 import os
-import random
+import re
+import shlex
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from shardwise import host
-from shardwise.devices import grants, leases
-from shardwise.devices.nvml import Device, driver_version, present
-from shardwise.errors import TryAgain
-from shardwise.units import human_bytes
+from shardwise.devices.nvml import Device, present
+from shardwise.errors import TryAgain, one_line
+from shardwise.units import clock, human_bytes
 
 log = logging.getLogger(__name__)
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Of Grid Engine, named after the site's complex, as SGE_HGR_gpu; SGE_SGR_… if the request was soft.
+_GRANTS = re.compile(r"SGE_GPU|SGE_[HS]GR_\w*(?:gpu|cuda)\w*", re.IGNORECASE)
+_BEFORE_INDEX = re.compile(r"^(?:/dev/)?(?:gpu|cuda|nvidia)?[:_]?(?=[0-9]+$)", re.IGNORECASE)
 SCHEDULER_CLIENTS = ("sbatch", "qsub")
 CUDA_MAJORS = (12, 13)
-# The errors of CUDA that only a faulty device causes: of ECC, NVLink, contained. A program may
-# cause the others too, such as an illegal address or a full stack.
-_BROKEN = (214, 220, 226)
+# The folder of the leases: local to the node, and unlike TMPDIR the same for all its users.
+LEASES = "/tmp/shardwise-leases"
 # How long a task waits while no lease changes hands: large shards take some minutes. A job of a
 # cluster asks for only some minutes beyond its work, and is killed after them without a word.
 WAIT_SECONDS, JOB_WAIT_SECONDS = 3600.0, 300.0
-# The average pause between two looks at the devices. Each is random, so that tasks that started
-# together do not look together.
 POLL_SECONDS = 1.0
-# How long a job whose devices all failed in this run keeps them. Else the scheduler would give them
-# to the next job in the queue, and retries would be used up in seconds.
-HOLD_SECONDS = 60.0
-_MESSAGE_SECONDS = 60.0
+# Between two messages. A job whose devices all failed in this run keeps them as long: else the
+# scheduler would give them to the next job in the queue, and retries would be used up in seconds.
+_MINUTE = 60.0
 
 # The device of this process, once taken; it stays, as CUDA reads the variables only once.
 _taken: list[Device] = []
@@ -49,18 +51,15 @@ def taken_uuid() -> str | None:
 def driver_cuda_version() -> int | None:
     """Highest CUDA version of the NVIDIA driver, such as 13000 for 13.0; None without a driver."""
     version = ctypes.c_int()
-    try:
-        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    except OSError:
-        return None
-    return None if failed else version.value
+    with suppress(OSError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value or None
 
 
 def cuda_extra() -> str:
-    """The CUDA version to install cupy for: ``12``, ``13`` or ``none``.
+    """The newest CUDA that cupy can be installed for and the driver runs: ``12``, ``13``, ``none``.
 
-    The newest that the driver found here runs. A login node has no driver, only a scheduler's
-    client: there it is the older version, which newer drivers run as well.
+    A login node has a scheduler's client and no driver: 12 there, as newer drivers run it as well.
     """
     found = driver_cuda_version()
     if found is None:
@@ -68,19 +67,45 @@ def cuda_extra() -> str:
     return str(max((major for major in CUDA_MAJORS if major <= found // 1000), default="none"))
 
 
-def is_fault(error: BaseException) -> bool:
-    """Whether an error of cupy reveals that this process's device is faulty, not busy or full."""
-    return getattr(error.__cause__ or error, "status", 0) in _BROKEN
+def versions(cupy: Any) -> dict[str, str]:
+    """The versions of what a GPU needs besides cupy: the CUDA runtime, cuBLAS and the driver."""
+    runtime, cublas, driver = cupy.cuda.runtime.runtimeGetVersion(), cupy.cuda.cublas, "unknown"
+    with suppress(OSError):  # NVML would take 70 ms to start
+        driver = Path("/sys/module/nvidia/version").read_text().strip()
+    return {
+        "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
+        "cublas": str(cublas.getVersion(cupy.cuda.device.get_cublas_handle())),
+        "driver": driver,
+    }
+
+
+def variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that grant devices here; the first counts: SGE_HGR_TASK_gpu, the task's own."""
+    own = [] if "SLURM_JOB_ID" in environ else sorted(filter(_GRANTS.fullmatch, environ))
+    return {name: environ[name] for name in [*own, VISIBLE] if name in environ}
 
 
 def candidates(
-    listed: Callable[[], list[Device]] | None = None, environ: Mapping[str, str] = os.environ
+    environ: Mapping[str, str] = os.environ, devices: Sequence[Device] | None = None
 ) -> list[Device]:
-    """The devices that a task may choose from, as `grants.granted` says; TryAgain if none."""
-    devices = (listed or present)()
-    if not devices:
-        raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
-    return grants.granted(environ, devices)
+    """The devices that this task may take: those of this node that a variable names, or all.
+
+    A number is the index of a GPU; if MIG cuts that GPU, it means all its instances. Raises
+    TryAgain if the variable names no device, or one that this node does not have.
+    """
+    devices, given = present() if devices is None else devices, variables(environ)
+    if devices and not given and "SLURM_JOB_ID" not in environ:  # Slurm then has granted no GPU
+        return [*devices]
+    name, value = next(iter(given.items()), (VISIBLE, ""))
+    words = {_BEFORE_INDEX.sub("", word) for word in re.split(r"[\s,]+", value.strip())}
+    if not words <= {word for device in devices for word in (device.uuid, str(device.index))}:
+        here = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
+        raise TryAgain(
+            f"there is an NVIDIA driver but no usable device: {name}={value!r} does not name "
+            f"devices of this node, which are: {here or 'none'}; ask for one GPU per shard in the "
+            f"profile's block multiply, or unset {name} if no scheduler has set it"
+        )
+    return [device for device in devices if words & {device.uuid, str(device.index)}]
 
 
 def workers(backend: str, barred: Collection[str] = ()) -> int:
@@ -91,82 +116,107 @@ def workers(backend: str, barred: Collection[str] = ()) -> int:
 
 
 def take(
-    needed: int, limit: float | None = None, listed: Callable[[], list[Device]] | None = None,
-    environ: MutableMapping[str, str] = os.environ, prefer: int | None = None,
+    needed: int, limit: float | None = None, prefer: int | None = None,
     barred: Callable[[], Mapping[str, str]] = dict,
+    environ: MutableMapping[str, str] = os.environ,
 ) -> Device:  # fmt: skip
     """Lease a device to this process until its end, and make CUDA see only that device.
 
     ``needed`` are bytes of its memory. The wait ends, with `TryAgain`, ``limit`` seconds after a
     lease last changed hands; left out, after an hour, or five minutes in a job of a cluster.
-    ``prefer`` is the place of the device to look at first; None: the freest. ``barred`` returns
-    the devices that failed, and how, by UUID; none of them is taken.
+    ``prefer`` is the place of the device to look at first, so that one on which all die does not
+    attract every worker; None: the freest. ``barred`` returns the devices that failed, and how, by
+    UUID; none of them is taken.
     """
     if _taken:
         return _taken[0]
-    given, in_job = dict(environ), host.job(environ) is not None
-    patience = (JOB_WAIT_SECONDS if in_job else WAIT_SECONDS) if limit is None else limit
-    last_holders: dict[str, str | None] = {}
-    last_change, last_message = 0.0, -math.inf
+    in_job = host.job(environ) is not None
+    if limit is None:
+        limit = JOB_WAIT_SECONDS if in_job else WAIT_SECONDS
+    last, last_change, next_message = dict[str, str](), 0.0, 0.0
     while True:
-        usable = _usable(candidates(listed, given), barred(), min(HOLD_SECONDS, patience) * in_job)
+        devices, failed, reasons = candidates(environ), barred(), dict[str, str]()
         if prefer is None:
-            usable.sort(key=lambda device: -device.free / device.memory)
-        first, holders, reasons = (prefer or 0) % len(usable), {}, []
-        for device in usable[first:] + usable[:first]:
-            why = obstacle(device, needed)
-            if not why and leases.take(device.uuid):
+            devices.sort(key=lambda device: -device.free / device.memory)
+        for device in devices[prefer:] + devices[: prefer or 0]:
+            if not (why := _try(device, needed, failed)):
                 log.info("computing on %s, %s", device.uuid, device.name)
-                environ.update({grants.VISIBLE: device.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+                environ[VISIBLE] = device.uuid
                 _taken.append(device)
                 return device
-            holders[device.uuid] = who = leases.holder(device.uuid)
-            why = f"leased to {who}" if who else why or "free again"
-            reasons.append(f"{device.uuid} ({device.name}): {why}")
-        now, situation = time.monotonic(), "; ".join(reasons)
-        if holders != last_holders:
-            last_holders, last_change = holders, now
+            reasons[f"{device.uuid} ({device.name})"] = why
+        now, situation = time.monotonic(), "; ".join(map(": ".join, reasons.items()))
+        if reasons != last:  # a lease has changed hands
+            last, last_change = reasons, now
+        lost = all(device.uuid in failed for device in devices)
+        patience = min(limit, _MINUTE * in_job) if lost else limit
         if now - last_change >= patience:
             raise TryAgain(
                 f"no device became free, and no lease changed hands for {patience:.0f} s: "
-                f"{situation}; end what hangs (shardwise doctor on this node shows it), "
-                "and run again. If shards really take that long, start only as many at once as "
-                "there are devices (snakemake --cores); by hand, --device-wait waits longer"
+                f"{situation}; end what hangs (shardwise doctor on this node shows it), or ask for "
+                "other devices, and run again. If shards really take that long, start only as many "
+                "at once as there are devices (snakemake --cores), or name a longer --device-wait"
             )
-        if now - last_message >= _MESSAGE_SECONDS:
+        if now >= next_message:
             log.warning("waiting for a free device: %s", situation)
-            last_message = now
-        time.sleep(min(random.uniform(0.5, 1.5) * POLL_SECONDS, last_change + patience - now))
+            next_message = now + _MINUTE
+        time.sleep(min(POLL_SECONDS, last_change + patience - now))
 
 
-def _usable(devices: list[Device], failed: Mapping[str, str], hold: float) -> list[Device]:
-    """The devices that have not failed, by place; TryAgain after a hold if there is none."""
-    usable = [device for device in devices if device.uuid not in failed]
-    if not usable:
-        time.sleep(hold)
-        reasons = "; ".join(failed[device.uuid] for device in devices)
+def _try(device: Device, needed: int, failed: Mapping[str, str]) -> str | None:
+    """Lease a device, or say why not, in words that change only if its lease changes hands."""
+    enough = min(needed, device.memory // 2)  # a task can halve its batches
+    full = device.free < enough
+    if device.uuid in failed:
+        return f"it failed in this run, a new run may take it: {failed[device.uuid]}"
+    if holder := lease(device.uuid, look=full):
+        return f"leased to {holder}"
+    return f"other processes fill it: {human_bytes(enough)} should be free" if full else None
+
+
+def lease(uuid: str, look: bool = False) -> str | None:
+    """Lease a device to this process, unless this is a mere look; return who else holds it.
+
+    The lease is a lock. The descriptor of its file stays open until this process and its children,
+    which inherit it, have ended, however they died. Looks share the lock, so none is in another's
+    way. `TryAgain` if the folder, which SHARDWISE_LEASES may name, cannot be used.
+    """
+    folder = Path("/tmp", os.environ.get("SHARDWISE_LEASES") or LEASES)
+    try:
+        descriptor = _open(folder, f"{uuid}.lease")
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if look else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with open(descriptor, "rb", 0) as file:
+            # Every user may write to a lease, so none of it is trusted.
+            text = one_line(file.read(4096).decode(errors="replace"))
+        return text or "a process that does not say who it is"
+    except OSError as error:
         raise TryAgain(
-            "no device is left for this task, as each that it may take has failed in this run: "
-            f"{reasons}. Run again on another node, or ask for other devices; a new run may "
-            "take these again"
-        )
-    return sorted(usable, key=lambda device: (device.index, device.uuid))
+            f"device leases cannot be kept in {folder}: {error.strerror}. It must be a folder on "
+            f"this node that all users may write to: mkdir -m 1777 {shlex.quote(str(folder))}, or "
+            "name another one for all users of the node in SHARDWISE_LEASES"
+        ) from error
+    if look:
+        os.close(descriptor)
+        return None
+    os.set_inheritable(descriptor, True)
+    with suppress(OSError):  # on a full disk the lease merely lacks its signature
+        os.ftruncate(descriptor, 0)
+        text = f"process {os.getpid()} of user {os.getuid()} since {clock(time.time())}"
+        os.pwrite(descriptor, text.encode(), 0)
+    return None
 
 
-def obstacle(device: Device, needed: int) -> str | None:
-    """Why a task should not compute on a device, leases aside; None if it may."""
-    # It can halve its batches; idle contexts and the driver take some hundred MiB.
-    enough = max(min(needed, device.memory // 2), device.memory // 10)
-    free, memory, wanted = map(human_bytes, (device.free, device.memory, enough))
-    said = f"other processes fill it: {free} of {memory} are free, {wanted} should be"
-    return said if device.free < enough else None
-
-
-def versions(cupy: Any) -> dict[str, str]:
-    """The versions of what a GPU needs besides cupy: the CUDA runtime, cuBLAS and the driver."""
-    runtime, cublas = cupy.cuda.runtime.runtimeGetVersion(), cupy.cuda.cublas
-    return {
-        "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
-        "cublas": str(cublas.getVersion(cupy.cuda.device.get_cublas_handle())),
-        "driver": driver_version(),
-    }
+def _open(folder: Path, name: str) -> int:
+    """A descriptor of a lease file, which is made if it is missing, with its folder."""
+    flags = os.O_RDWR | os.O_NOFOLLOW
+    before = os.umask(0)  # all users of the node share them
+    try:
+        folder.mkdir(0o1777, exist_ok=True)
+        # If fs.protected_regular is set, O_CREAT is refused on a file of another user, even of
+        # mode 666. So it is used for new files only.
+        with suppress(FileExistsError):
+            return os.open(folder / name, flags | os.O_CREAT | os.O_EXCL, 0o666)
+    finally:
+        os.umask(before)
+    return os.open(folder / name, flags)

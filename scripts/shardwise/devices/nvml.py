@@ -2,15 +2,15 @@
 
 import functools
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shardwise.errors import TryAgain
 
-log = logging.getLogger(__name__)
+_warn_once = functools.cache(logging.getLogger(__name__).warning)
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,7 @@ class Device:
     """A GPU, or a MIG instance of one, as NVML sees it now; ``memory`` and ``free`` are bytes.
 
     ``index`` counts GPUs in the order of their PCI addresses, as nvidia-smi does; a MIG instance
-    has the index of its GPU. ``processes`` that compute there are pairs of a PID and the bytes that
-    it holds, None if NVML hides them.
+    has the index of its GPU.
     """
 
     uuid: str
@@ -27,20 +26,13 @@ class Device:
     index: int
     memory: int
     free: int
-    processes: tuple[tuple[int, int | None], ...] = ()
-
-
-def driver_version() -> str:
-    """The driver's version, such as ``570.86.15``, without NVML, which takes 70 ms to start."""
-    with suppress(OSError):
-        return Path("/sys/module/nvidia/version").read_text().strip()
-    return "unknown"
 
 
 def present() -> list[Device]:
     """All devices of this node that may compute, in the order of their PCI addresses.
 
-    Instances replace a GPU that is cut by MIG. Raises TryAgain if the driver cannot be asked.
+    Instances replace a GPU that is cut by MIG. A GPU that does not answer is left out. Raises
+    TryAgain if the driver cannot be asked.
     """
     import pynvml as nvml
 
@@ -50,12 +42,12 @@ def present() -> list[Device]:
         nvml.nvmlInit()
         for number in range(nvml.nvmlDeviceGetCount()):
             try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(number)
-                devices += list(_devices(nvml, handle, index))
+                devices += _devices(nvml, nvml.nvmlDeviceGetHandleByIndex(number), index)
             except nvml.NVMLError_NoPermission:
                 continue  # not given to this container or job: CUDA does not count it either
             except nvml.NVMLError as error:
-                _leave_out(index, str(error))
+                said = "GPU %d does not answer (%s) and is left out; it may need a reset"
+                _warn_once(said, index, str(error))
             index += 1
         nvml.nvmlShutdown()
     except nvml.NVMLError as error:
@@ -67,33 +59,18 @@ def present() -> list[Device]:
     return devices
 
 
-@functools.cache
-def _leave_out(index: int, error: str) -> None:
-    """Warn once that a device does not answer; the others can still be used."""
-    log.warning("GPU %d does not answer (%s) and is left out; it may need a reset", index, error)
-
-
 def _devices(nvml: Any, gpu: Any, index: int) -> Iterator[Device]:
-    """A GPU alone, or its instances if it is cut by MIG."""
-    cut = False
+    """A GPU, or its instances if MIG has cut it."""
+    handles = []
     with suppress(nvml.NVMLError):  # GPUs that cannot be cut do not know
-        cut = nvml.nvmlDeviceGetMigMode(gpu)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-    handles = [] if cut else [gpu]
-    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu) if cut else 0):
-        with suppress(nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
-            handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number))
-    for handle in handles:
+        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):  # 0 if MIG is off
+            with suppress(nvml.NVMLError):  # not every place has an instance
+                handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number))
+    for handle in handles or [gpu]:
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
             total, free = memory.total, memory.free
         except nvml.NVMLError_NotSupported:  # it shares the memory of the CPU
-            import psutil  # type: ignore[import-untyped]  # the Makefile imports this module without
-
-            machine = psutil.virtual_memory()
-            total, free = machine.total, machine.available
-        running = []
-        with suppress(nvml.NVMLError):  # some drivers hide them
-            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        found = tuple((process.pid, process.usedGpuMemory) for process in running)
+            total = free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
-        yield Device(uuid, name, index, total, free, found)
+        yield Device(uuid, name, index, total, free)

@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import distributions
@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from shardwise import host
-from shardwise.devices import choose, grants, nvml
+from shardwise.devices import choose, nvml
 from shardwise.devices.nvml import Device
 from shardwise.doctor.finding import Call, Finding, Findings, Reply, judge
 from shardwise.units import human_bytes
@@ -24,7 +24,7 @@ import sys
 from shardwise import errors
 from shardwise.devices import choose
 try:
-    choose.take(0, limit=0)
+    choose.take(2**29, limit=0)
     import cupy, kvikio.defaults as kvikio
     ones = cupy.ones((256, 256), "float32")
     assert float((ones @ ones).sum()) == 256**3, "a product of ones is wrong"
@@ -35,9 +35,20 @@ print("through host memory" if kvikio.is_compat_mode_preferred() else "by GPUDir
 """Takes its device as a task does, multiplies ones there, and says how bytes get there."""
 
 
+def _processes(uuid: str) -> list[Any]:
+    """What computes on a device, as NVML says; nothing if the driver hides it."""
+    import pynvml as nvml
+
+    with suppress(nvml.NVMLError):
+        nvml.nvmlInit()
+        return nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByUUID(uuid))
+    return []
+
+
 def check(
     ask: Call, backend: str = "auto", cuda: Call = choose.driver_cuda_version,
     listed: Call = nvml.present, packages: Sequence[str] | None = None, environ: Any = os.environ,
+    processes: Call = _processes,
 ) -> Findings:  # fmt: skip
     """All about GPUs; only one finding if there is no driver or the config asks for NumPy."""
     if (version := cuda()) is None or backend == "numpy":
@@ -49,8 +60,7 @@ def check(
     most = version // 1000
     if packages is None:
         packages = [f"{one.metadata['Name']} {one.version}" for one in distributions()]
-    found = f"{nvml.driver_version()}, runs CUDA up to {most}.{version % 1000 // 10}"
-    yield Finding("ok", "driver", found)
+    yield Finding("ok", "driver", f"runs CUDA up to {most}.{version % 1000 // 10}")
     cupy = [one for one in packages if re.match(r"cupy(-cuda\d+x)? ", one)]
     kvikio = [one for one in packages if re.match(r"kvikio(-cu\d+)? ", one)]
     built = re.findall(r"cupy-cuda(\d+)", " ".join(cupy))  # a cupy built here names no version
@@ -58,9 +68,9 @@ def check(
     do = f"{host.install(min(most, choose.CUDA_MAJORS[-1]))}; or set backend: numpy"
     yield judge(good, "cupy", ", ".join(cupy) or "not installed", allowed, do, "fault")
     present = listed()
-    ours = choose.candidates(lambda: present, environ)
+    ours = choose.candidates(environ, present)
     tried = ours if good and kvikio else []
-    names = {*grants.variables(environ), grants.VISIBLE}  # set so that each program sees one device
+    names = {*choose.variables(environ), choose.VISIBLE}  # set so that each program sees one device
     line = [sys.executable, "-P", "-c", _PRODUCT]
     with ThreadPoolExecutor(max(1, len(tried))) as pool:
         asked = pool.map(lambda one: ask(line, **dict.fromkeys(names, one.uuid)), tried)
@@ -71,7 +81,7 @@ def check(
     for device in present:
         why = "see cupy and kvikio" if device in ours else "it is not granted here"
         yield _device(device, replies.get(device, Reply(75, why)))
-        yield from _held(device)
+        yield from _held(device, processes(device.uuid))
     allowed = "a GPU, or a MIG instance of one, that no other task uses"
     do = "wait, as a task would; in a job, ask for a GPU; else ask the admin"
     if tried and not ways:
@@ -94,10 +104,11 @@ def _device(device: Device, reply: Reply) -> Finding:
     return Finding(level, f"GPU {device.index}", found, allowed, do, facts)
 
 
-def _held(device: Device) -> Findings:
+def _held(device: Device, processes: Iterable[Any]) -> Findings:
     """The processes that compute on a device."""
     name, facts = f"GPU {device.index}", {"uuid": device.uuid}
-    for pid, held in device.processes:
+    for process in processes:
+        pid, held = process.pid, process.usedGpuMemory
         memory = "" if held is None else f"{human_bytes(held)}, "
         who = "not visible here (another container's?)"
         with suppress(psutil.Error):  # else it has ended, or is of another container

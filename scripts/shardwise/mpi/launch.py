@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardwise.devices import grants
+from shardwise.devices import choose
 from shardwise.errors import InputError, TryAgain
 from shardwise.processes import contain
 from shardwise.processes.contain import RANKS_STARTED, without_stray
@@ -103,7 +103,7 @@ def _without_grant(environ: dict[str, str]) -> dict[str, str]:
     """
     if environ.get("SLURM_JOB_NUM_NODES", environ.get("NHOSTS", "1")) == "1":
         return environ
-    first = {name: environ[name] for name in grants.variables(environ)}
+    first = choose.variables(environ)
     others = {name: value for name, value in environ.items() if name not in first}
     return {**others, _FIRST_NODE: json.dumps([socket.gethostname(), first])}
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import errors, host
-from shardwise.devices import choose, grants
+from shardwise.devices import choose
 from shardwise.errors import DeviceFailed, InputError
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def load_backend(
     """
     if not on_gpu(requested):
         return np, {"name": "CPU"}
-    device = choose.take(needed, wait, prefer=prefer, barred=barred)
+    device = choose.take(needed, wait, prefer, barred)
     clear_switches()
     # CUDA takes as long to start as cupy to be imported, and needs no Python.
     threading.Thread(target=_start_cuda, daemon=True).start()
@@ -47,7 +47,7 @@ def load_backend(
     except errors.device_errors(cupy) as error:
         raise DeviceFailed(
             f"there is an NVIDIA driver but no usable device: {error} "
-            f"({grants.VISIBLE}={os.environ.get(grants.VISIBLE)!r})"
+            f"({choose.VISIBLE}={os.environ.get(choose.VISIBLE)!r})"
         ) from error
 
 

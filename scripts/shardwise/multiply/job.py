@@ -31,6 +31,10 @@ from shardwise.records.failures import forget_start, note_start
 
 log = logging.getLogger(__name__)
 
+# The errors of CUDA that only a faulty device causes: of ECC, NVLink, contained. A program may
+# cause the others too, such as an illegal address or a full stack.
+_BROKEN = (214, 220, 226)
+
 
 class Session:
     """The device of this process, and what is made on it once, for all shards of a plan or for one.
@@ -218,7 +222,8 @@ def _device(xp: Any) -> Iterator[None]:
         uuid = choose.taken_uuid()
         if uuid is None:  # a CPU, and this host has no other to go to
             raise IntegrityError(str(error)) from error
-        suspect = choose.is_fault(error) or getattr(error, "suspect", False)
+        broken = getattr(error.__cause__ or error, "status", 0) in _BROKEN
+        suspect = broken or getattr(error, "suspect", False)
         raise DeviceFailed(f"{error} ({uuid} of {host.node()})", suspect) from error
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from shardwise import errors, host
-from shardwise.devices import choose, grants
+from shardwise.devices import choose
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import list_names, place
 from shardwise.mpi import launch
@@ -200,7 +200,7 @@ def own_seats(backend: str, workers: str) -> tuple[list[int], int]:
         try:
             devices = [device.uuid for device in choose.candidates()]
             # A scheduler may place ranks without regard to devices: they take all that it granted.
-            one &= not (host.job() and grants.variable(os.environ))
+            one &= not (host.job() and choose.variables(os.environ))
         except TryAgain as error:
             log.warning("rank %d on %s has no device: %s", comm.rank, host.node(), error)
             devices = []

@@ -9,13 +9,13 @@ import functools
 import logging
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.devices import grants
 from shardwise.errors import ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
 from shardwise.plan import cut, memory
@@ -232,7 +232,7 @@ class Run:
             counts, ranks = self.plan.facts.label_counts, self.reduce["ranks"]
             nbytes = memory.reduce_memory(problem, ranks, len(shards), counts)
         else:  # a copy takes no more than the task of its shard
-            workers = grants.asked(self.node_words) if rule in ("pool", "mpi") else 1
+            workers = asked(self.node_words)[0] if rule in ("pool", "mpi") else 1
             nbytes = workers * max(row.memory for row in shards.values())
             if self.dispatch != "jobs":  # else a task reads little of the plan
                 nbytes += (1 + workers) * memory.PLAN_ROW_BYTES * len(shards)
@@ -256,7 +256,7 @@ class Run:
         if self.dispatch == "array":
             shared = min(self._minutes_of(self.to_compute, self._array_tasks), _DAY_MINUTES)
         elif self.dispatch != "jobs":
-            workers = grants.asked(words) * grants.number(words, "nodes")
+            workers = math.prod(asked(words))
             shared = self._minutes_of(self.to_compute, workers)
         return max(least, shared)
 
@@ -282,3 +282,26 @@ def _lacking(path: str) -> str:
     """An array's receipt, which is written last; the array itself if only that is missing."""
     receipt = f"{path}.json"
     return f"{path}.npy" if os.path.exists(receipt) else receipt
+
+
+# `gpu:4` or `gres/gpu:a100:2(S:0)` of Slurm; `gpu=4` of Grid Engine, but not `gpu_mem=40G`.
+_COUNT = re.compile(r"\b(?:gpu(?::[^,:(]+)?:|n?(?:gpus?|cuda)=)(\d+)\b")
+
+
+def counted(resources: Mapping[str, str]) -> int:
+    """GPUs per node that ``gres`` of Slurm or a ``uge_...`` of Grid Engine names; 0 if none does.
+
+    Plain Grid Engine does not say which GPUs it grants, so the job itself must not use more.
+    """
+    words = [words for name, words in resources.items() if re.match("gres$|uge_", name)]
+    return sum(map(int, _COUNT.findall(" ".join(words))))
+
+
+def asked(resources: Mapping[str, str]) -> tuple[int, int]:
+    """GPUs per node, at least 1, and nodes; ``gpu`` and ``tasks`` count over all nodes.
+
+    A number that is missing, or an expression such as ``2 * attempt``, counts as 1.
+    """
+    words = (resources.get(name, "") for name in ("gpu", "tasks", "nodes"))
+    gpus, tasks, nodes = (max(1, int(word)) if word.isdecimal() else 1 for word in words)
+    return max(counted(resources), -(-max(gpus, tasks) // nodes)), nodes

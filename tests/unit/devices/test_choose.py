@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pynvml
 import pytest
-from shardwise.devices import choose, grants, leases, nvml
+from shardwise.devices import choose, nvml
 from shardwise.devices.nvml import Device
 from shardwise.errors import InputError, TryAgain
 from shardwise.multiply import backend as backends
@@ -27,40 +27,33 @@ MEMORY = SimpleNamespace(total=16 * GIB, free=15 * GIB)
 GRID_ENGINE = {"JOB_ID": "7", "SGE_ROOT": "/opt/ge"}
 
 
-def take(environ, node=NODE, **given):
+def take(environ, node=NODE, needed=GIB, **given):
     """Take a device of a node; also the environment that the task is left with."""
     environ = dict(environ)
-    taken = choose.take(given.pop("needed", GIB), listed=lambda: node, environ=environ, **given)
-    return taken, environ
+    with patch.object(choose, "present", lambda: node):
+        return choose.take(needed, environ=environ, **given), environ
 
 
 @pytest.mark.parametrize(("environ", "uuid"), [
-    ({}, A),
-    ({"CUDA_VISIBLE_DEVICES": "1"}, B),
-    ({"CUDA_VISIBLE_DEVICES": "2,1"}, B),
+    ({}, A), (GRID_ENGINE, A), (GRID_ENGINE | {"SGE_HGR_license": "1"}, A),
+    ({"CUDA_VISIBLE_DEVICES": "1"}, B), ({"CUDA_VISIBLE_DEVICES": "2,1"}, B),
     ({"CUDA_VISIBLE_DEVICES": "3"}, f"{MIG}0"),  # any instance of that GPU
     ({"CUDA_VISIBLE_DEVICES": f"{MIG}1,{MIG}0"}, f"{MIG}0"),
     (SLURM | {"CUDA_VISIBLE_DEVICES": "1"}, B),
     (SLURM | {"CUDA_VISIBLE_DEVICES": "2", "SGE_HGR_gpu": "1"}, C),
-    (GRID_ENGINE, A),
     (GRID_ENGINE | {"CUDA_VISIBLE_DEVICES": "2"}, C),
     (GRID_ENGINE | {"SGE_HGR_gpu": "1", "CUDA_VISIBLE_DEVICES": "0"}, B),
-    (GRID_ENGINE | {"SGE_HGR_gpu": "2 1 2"}, B),
-    (GRID_ENGINE | {"SGE_SGR_cuda_id": "cuda1"}, B),
+    (GRID_ENGINE | {"SGE_HGR_gpu": "2 1 2"}, B), (GRID_ENGINE | {"SGE_SGR_cuda_id": "cuda1"}, B),
     (GRID_ENGINE | {"SGE_HGR_gpu_card": "/dev/nvidia1"}, B),
-    (GRID_ENGINE | {"SGE_HGR_gpu": B}, B),
-    (GRID_ENGINE | {"SGE_GPU": "1"}, B),
+    (GRID_ENGINE | {"SGE_HGR_gpu": B}, B), (GRID_ENGINE | {"SGE_GPU": "1"}, B),
     (GRID_ENGINE | {"SGE_HGR_gpu": "0 1", "SGE_HGR_TASK_gpu": "1"}, B),
-    (GRID_ENGINE | {"SGE_HGR_license": "1"}, A),
-    ({"SGE_HGR_gpu": "1", "JOB_ID": "7"}, A),
 ])  # fmt: skip
 def test_the_device_is_the_one_that_is_meant(environ, uuid):
-    """Every form of every variable: CUDA sees this one device, by its UUID, and it is leased."""
+    """Every form of every variable: CUDA sees this device, by its UUID; it is leased, and stays."""
     taken, left = take(environ, [*NODE, *CUT])
-    assert taken.uuid == uuid
-    assert left["CUDA_VISIBLE_DEVICES"] == uuid
-    assert left["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert leases.holder(uuid).startswith(f"process {os.getpid()} of ")
+    assert taken.uuid == left["CUDA_VISIBLE_DEVICES"] == uuid
+    assert choose.lease(uuid, look=True).startswith(f"process {os.getpid()} of ")
+    assert take({"CUDA_VISIBLE_DEVICES": "2"})[0] is taken  # CUDA reads the variable once
 
 
 @pytest.mark.parametrize(
@@ -70,42 +63,28 @@ def test_the_device_is_the_one_that_is_meant(environ, uuid):
     ({}, "CUDA_VISIBLE_DEVICES"), (SLURM, "CUDA_VISIBLE_DEVICES"), (GRID_ENGINE, "SGE_HGR_gpu"),
 ])  # fmt: skip
 def test_a_variable_that_cannot_be_meant_is_explained(job, name, value):
-    """Try again later: the message has the value, the devices here and a cure; no lease stays."""
+    """Try again later: the message has the value, the devices here and a cure."""
     with pytest.raises(TryAgain) as refusal:
         take(job | {name: value})
     said = f"{name}={value!r} does not name devices of this node, which are: 0 ({A}), 1 ({B}), 2"
     assert said in str(refusal.value)
-    assert not any(leases.holder(device.uuid) for device in NODE)
-
-
-def test_a_process_keeps_its_device():
-    """CUDA reads the variable once: a second call gives the same, whatever is free by then."""
-    assert take({})[0] is take({"CUDA_VISIBLE_DEVICES": "2"})[0]
 
 
 @pytest.mark.parametrize(("prefer", "held", "barred", "taken"), [
     (None, (), (), B),  # the freest, by the share of its memory
-    (None, (B,), (), A), (None, (), (B,), A), (4, (), (), B), (2, (C,), (), A), (0, (), (A,), B),
+    (None, (B,), (), A), (None, (), (B,), A), (9, (), (), A), (2, (C,), (), A), (0, (), (A,), B),
 ])  # fmt: skip
 @pytest.mark.parametrize("environ", [{}, SLURM | {"CUDA_VISIBLE_DEVICES": "0,1,2"}])
 def test_which_of_several_devices_is_taken(other, environ, prefer, held, barred, taken):
     """The freest, or the worker's own, else the next; none that failed in this run."""
     node = [
-        Device(C, "Small", 2, 16 * GIB, 8 * GIB),
         Device(A, "Large", 0, 80 * GIB, 60 * GIB),
         Device(B, "Small", 1, 16 * GIB, 15 * GIB),
+        Device(C, "Small", 2, 16 * GIB, 8 * GIB),
     ]
     other.update({uuid: holder(5) for uuid in held})
     failed = dict.fromkeys(barred, "bad")
     assert take(environ, node, prefer=prefer, barred=lambda: failed)[0].uuid == taken
-
-
-@pytest.mark.parametrize(("free", "needed", "full"), [
-    (10, 1, False), (9, 1, True), (49, 50, True), (50, 1000, False), (49, 1000, True),
-])  # fmt: skip
-def test_a_device_that_others_fill_is_left_alone(free, needed, full):
-    """What the plan needs, but at most half and at least a tenth of the device, must be free."""
-    assert bool(choose.obstacle(Device(A, "Fake", 0, 100, free), needed)) == full
 
 
 class Clock:
@@ -128,8 +107,7 @@ class Clock:
 def other(monkeypatch):
     """Another process, which holds leases as the test says: a mapping of UUIDs to holders."""
     held: dict = {}
-    monkeypatch.setattr(leases, "holder", held.get)
-    monkeypatch.setattr(leases, "take", lambda uuid: uuid not in held)
+    monkeypatch.setattr(choose, "lease", lambda uuid, look: held.get(uuid))
     return held
 
 
@@ -138,11 +116,11 @@ def holder(pid):
     return f"process {pid} of ana since 19:33"
 
 
-def waiting(monkeypatch, events, limit=600.0, node=NODE[:1], environ=None):
+def waiting(monkeypatch, events, node=NODE[:1], environ=None, **given):
     """Take a device while events happen: pairs of a time in seconds and a function to call then."""
     monkeypatch.setattr(choose, "time", clock := Clock(events))
     try:
-        return take(environ or {}, node, limit=limit)[0].uuid, clock.now
+        return take(environ or {}, node, **given)[0].uuid, clock.now
     except TryAgain as error:
         return str(error), clock.now
 
@@ -162,7 +140,7 @@ def test_a_task_waits_its_turn_with_a_message(monkeypatch, other, caplog, enviro
     other[A] = holder(5)
     then = [(at, partial(other.update, {A: holder(pid)}) if pid else other.clear)
             for at, pid in pids.items()]  # fmt: skip
-    found, waited = waiting(monkeypatch, then, None, environ=environ)
+    found, waited = waiting(monkeypatch, then, environ=environ)
     assert waited == pytest.approx(seconds, abs=5)
     said = f"{A} (Fake): leased to process 5 of ana since 19:33"
     assert caplog.messages[:3] == [f"waiting for a free device: {said}"] * 3
@@ -170,13 +148,16 @@ def test_a_task_waits_its_turn_with_a_message(monkeypatch, other, caplog, enviro
     assert found.startswith(A if pids else limit)
 
 
-def test_a_device_that_others_fill_is_waited_for(monkeypatch, other):
-    """Without any lease, the wait ends at the limit, or once enough memory is free."""
-    node = [Device(A, "Fake", 0, 16 * GIB, GIB)]
-    said, _ = waiting(monkeypatch, [], node=node)
-    assert "other processes fill it: 1.0 GiB of 16.0 GiB are free, 1.6 GiB should be; " in said
-    freed = [(30, lambda: node.__setitem__(0, NODE[0]))]
-    assert waiting(monkeypatch, freed, node=node)[0] == A
+@pytest.mark.parametrize(("free", "needed", "enough"), [(1, 2, 2), (7, 100, 8)])
+def test_a_device_that_others_fill_is_waited_for(monkeypatch, other, free, needed, enough):
+    """Until there is room for the plan, or half of the device is free; leases count meanwhile."""
+    node = [Device(A, "Fake", 0, 16 * GIB, free * GIB)]
+    said, waited = waiting(monkeypatch, [], node, needed=needed * GIB)
+    assert waited == 3600
+    assert f"other processes fill it: {enough}.0 GiB should be free; " in said
+    emptied = partial(node.__setitem__, 0, Device(A, "Fake", 0, 16 * GIB, enough * GIB))
+    events = [(3000, partial(other.update, {A: holder(5)})), (6000, other.clear), (9000, emptied)]
+    assert waiting(monkeypatch, events, node, needed=needed * GIB) == (A, 9000)
 
 
 def drive(monkeypatch, gpus):
@@ -195,11 +176,7 @@ def drive(monkeypatch, gpus):
         "DeviceGetUUID": lambda gpu: gpu["uuid"],
         "DeviceGetName": lambda gpu: "Fake",
         "DeviceGetMemoryInfo": lambda gpu: known({"memory": MEMORY} | gpu, "memory"),
-        "DeviceGetComputeRunningProcesses": lambda gpu: [
-            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in known(gpu, "processes")
-        ],
-        "DeviceGetMigMode": lambda gpu: known(gpu, "instances") and [1, 0],
-        "DeviceGetMaxMigDeviceCount": lambda gpu: 7,
+        "DeviceGetMaxMigDeviceCount": lambda gpu: known(gpu, "instances") and 7,
         "DeviceGetMigDeviceHandleByIndex": lambda gpu, number: {
             "uuid": known(gpu["instances"], number, pynvml.NVML_ERROR_NOT_FOUND)
         },
@@ -213,21 +190,20 @@ def test_nvml_lists_what_may_compute(monkeypatch, caplog):
 
     If NVML refuses to tell the memory, GPU and CPU share the machine's.
     """
-    nvml._leave_out.cache_clear()
+    nvml._warn_once.cache_clear()
     drive(monkeypatch, [
         pynvml.NVML_ERROR_NO_PERMISSION,
-        {"uuid": A, "processes": [(7, None), (8, GIB)]},
+        {"uuid": A},
         {"uuid": "GPU-cut", "instances": {0: f"{MIG}0", 5: f"{MIG}1"}},
         pynvml.NVML_ERROR_GPU_IS_LOST,
         {"uuid": C, "memory": None},
     ])  # fmt: skip
     own, here = (16 * GIB, 15 * GIB), psutil.virtual_memory().total
-    *found, last = nvml.present()
-    assert found == [
-        Device(A, "Fake", 0, *own, ((7, None), (8, GIB))),
-        Device(f"{MIG}0", "Fake", 1, *own), Device(f"{MIG}1", "Fake", 1, *own),
-    ]  # fmt: skip
-    assert (last.index, last.memory, 0 < last.free < here) == (3, here, True)
+    for _ in range(2):
+        assert nvml.present() == [
+            Device(A, "Fake", 0, *own), Device(f"{MIG}0", "Fake", 1, *own),
+            Device(f"{MIG}1", "Fake", 1, *own), Device(C, "Fake", 3, here, here),
+        ]  # fmt: skip
     assert caplog.messages == [
         "GPU 2 does not answer (GPU is lost) and is left out; it may need a reset"
     ]
@@ -263,17 +239,14 @@ def test_the_device_that_was_taken(monkeypatch, folder):
     with patch.dict(os.environ, given, clear=True):
         facts = {"name": "Fake", "uuid": A, "memory": 16 * GIB}
         assert backends.load_backend("auto", GIB, 0.1)[1] == facts
-        assert os.environ[grants.VISIBLE] == A
+        assert os.environ[choose.VISIBLE] == A
         assert [name for name in names if name in os.environ] == ["CUBLASLT_LOG_LEVEL"]
 
 
 @pytest.mark.parametrize(("driver", "client", "extra"), [
-    (12040, None, "12"),
-    (13000, None, "13"),
+    (12040, None, "12"), (13000, None, "13"), (11080, None, "none"), (None, None, "none"),
     (14010, None, "13"),  # newer drivers run what is built for older ones
-    (11080, None, "none"),
     (None, "/usr/bin/sbatch", "12"),
-    (None, None, "none"),
 ])  # fmt: skip
 def test_cupy_follows_the_driver_or_the_schedulers_client(monkeypatch, driver, client, extra):
     """The driver's own CUDA version; on a login node the older one; elsewhere none."""
@@ -282,63 +255,27 @@ def test_cupy_follows_the_driver_or_the_schedulers_client(monkeypatch, driver, c
     assert choose.cuda_extra() == extra
 
 
-@pytest.mark.parametrize(("words", "asked", "counted"), [
-    ({"uge_gpu": "", "mem_mb": "4000"}, 1, 0),
-    ({"gres": "gpu:4"}, 4, 0),
-    ({"gres": "gpu:1g.10gb:7"}, 7, 0),
-    ({"gres": "nvme:100,gpu:h200:2,gpu:a100:2"}, 4, 0),
-    ({"gres": "gres/gpu:8(S:0-1)"}, 8, 0),
-    ({"gres": "shard:4"}, 1, 0),
-    ({"uge_gpu": "-pe smp 8 -l gpu=2,gpu_mem=40G -l gpu_type=H200"}, 2, 2),
-    ({"uge_cards": "-l mem_free=4G,ngpus=3", "uge_queue": "-q gpu.q"}, 3, 3),
-    ({"gpu": "8", "tasks": "8", "nodes": "2"}, 4, 0),
-    ({"gres": "gpu:4", "tasks": "2", "nodes": "2"}, 4, 0),
-    ({"uge_gpu": "-l gpu=1", "tasks": "3"}, 3, 1),
-    ({"tasks": "2*attempt", "nodes": "attempt"}, 1, 0),
+@pytest.mark.parametrize(("environ", "limit", "at", "end"), [
+    (SLURM, None, 0, 60), (SLURM, 5, 0, 5), (SLURM, 1000, 0, 60), ({}, 1000, 0, 0),
+    ({}, 1000, 30, 30),  # it fails while it is waited for
 ])  # fmt: skip
-def test_how_many_devices_a_node_is_asked_for(words, asked, counted):
-    """From the profile's words for Slurm and for Grid Engine; one if they name none."""
-    assert (grants.asked(words), grants.counted(words)) == (asked, counted)
+def test_where_all_have_failed_the_task_says_so(monkeypatch, other, environ, limit, at, end):
+    """Try again later, after a job has kept the device for a while: how it has failed."""
+    other[A], failed, bad = holder(5), {}, {A: "bad"}
+    environ = environ | {"CUDA_VISIBLE_DEVICES": "0"}
+    given = {"limit": limit, "barred": lambda: failed if at else bad, "environ": environ}
+    said, waited = waiting(monkeypatch, [(at, lambda: failed.update(bad))], **given)
+    assert ": it failed in this run, a new run may take it: bad; end" in said
+    assert waited == end
 
 
-@pytest.mark.parametrize(("environ", "limit", "held"), [
-    (SLURM, None, 60), (SLURM, 5, 5), (SLURM, 1000, 60), ({}, 1000, 0)
+@pytest.mark.parametrize(("backend", "driver", "barred", "count"), [
+    ("auto", 12000, (), 3), ("cupy", 12000, (), 3), ("numpy", 12000, (), 1), ("auto", None, (), 1),
+    ("auto", 12000, {A: "bad"}, 2), ("auto", 12000, ["other"], 3), ("auto", 12000, [A, B, C], 1),
 ])  # fmt: skip
-def test_where_all_have_failed_the_task_says_so(monkeypatch, environ, limit, held):
-    """Try again later: the message says which device failed, and how."""
-    monkeypatch.setattr(choose, "time", clock := Clock([]))
-    with pytest.raises(TryAgain, match="each that it may take has failed in this run: bad"):
-        take(environ | {"CUDA_VISIBLE_DEVICES": "0"}, barred=lambda: {A: "bad"}, limit=limit)
-    assert clock.now == held
-    assert leases.holder(A) is None
-
-
-def test_a_device_that_fails_while_it_is_waited_for_is_not_taken(monkeypatch, other):
-    """Its lease comes free as its task has failed."""
-    other[A], failed = holder(5), {}
-    monkeypatch.setattr(choose, "time", Clock([(30, lambda: failed.update({A: "bad"}))]))
-    with pytest.raises(TryAgain, match="has failed in this run"):
-        take({}, NODE[:1], barred=lambda: failed)
-
-
-@pytest.mark.parametrize(("backend", "driver", "node", "barred", "count"), [
-    ("auto", 12000, NODE, (), 3), ("cupy", 12000, NODE, (), 3), ("numpy", 12000, NODE, (), 1),
-    ("auto", 12000, NODE, {A: "bad"}, 2), ("auto", 12000, NODE, ["GPU-of-elsewhere"], 3),
-    ("auto", 12000, NODE, [A, B, C], 1), ("auto", None, NODE, (), 1),
-])  # fmt: skip
-def test_a_worker_for_each_device(monkeypatch, backend, driver, node, barred, count):
+def test_a_worker_for_each_device(monkeypatch, backend, driver, barred, count):
     """One on NumPy, one without a driver, and one if no device is left: it will say so."""
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: driver)
-    monkeypatch.setattr(choose, "present", lambda: node)
+    monkeypatch.setattr(choose, "present", lambda: NODE)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert choose.workers(backend, barred) == count
-
-
-def test_which_errors_a_device_is_to_blame_for():
-    """Those that only a device causes, as cupy raises them or as the cause of another error."""
-    error, caused = Exception(), RuntimeError("cannot begin")
-    caused.__cause__ = error
-    for status, blamed in {214: True, 220: True, 2: False, 46: False, 700: False}.items():
-        error.status = status
-        assert choose.is_fault(error) == choose.is_fault(caused) == blamed
-    assert not choose.is_fault(ValueError())

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from shardwise.devices import leases
+from shardwise.devices import choose
 from shardwise.errors import TryAgain
 
 from tests import factories
@@ -32,14 +32,14 @@ def test_never_two_tasks_on_a_device(folder, tmp_path, count):
     environ = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
     line = [sys.executable, "-S", PROGRAM, json.dumps(given)]
     subprocess.run(line, env=environ, check=True)
-    until(lambda: not any(map(leases.holder, uuids)))
+    until(lambda: not any(choose.lease(uuid, look=True) for uuid in uuids))
     lines = records.read_text().splitlines()
     uses = [(uuid, float(b), float(e)) for uuid, b, e in map(str.split, lines)]
     assert len(uses) == 32
     assert {uuid for uuid, *_ in uses} == {*uuids}, "the tasks should have spread over the devices"
     for (one, _, end), (other, begin, _) in itertools.pairwise(sorted(uses)):
         assert one != other or end <= begin, f"two tasks at once on {one}"
-    assert all(map(leases.take, uuids))
+    assert not any(map(choose.lease, uuids))
 
 
 @pytest.mark.parametrize(("text", "holder"), [
@@ -47,9 +47,9 @@ def test_never_two_tasks_on_a_device(folder, tmp_path, count):
 ])  # fmt: skip
 def test_a_signature_is_not_trusted(folder, text, holder):
     """Any user may write it: the lease is held all the same, and no control character is shown."""
-    leases.take(UUID)
+    choose.lease(UUID)
     (folder / f"{UUID}.lease").write_bytes(text)
-    assert leases.holder(UUID) == holder
+    assert choose.lease(UUID, look=True) == choose.lease(UUID) == holder
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be other users")
@@ -58,14 +58,17 @@ def test_users_share_the_leases(folder, monkeypatch):
     shared = Path(tempfile.mkdtemp(dir="/tmp"))
     monkeypatch.setenv("SHARDWISE_LEASES", str(shared / "leases"))
     shared.chmod(0o777)
+    held = []
+    monkeypatch.setattr(os, "set_inheritable", lambda descriptor, _: held.append(descriptor))
     try:
         for uid, other in ((12345, 23456), (23456, 12345), (0, 12345)):
             for own in (uid, other):
                 os.setresuid(own, own, 0)
-                assert leases.take(UUID) == (own == uid)
+                said = choose.lease(UUID)
                 os.setresuid(0, 0, 0)
-            assert leases.holder(UUID).startswith(f"process {os.getpid()} of user {uid} since")
-            os.close(leases._HELD.pop())
+                assert bool(said) == (own != uid)
+            assert said.startswith(f"process {os.getpid()} of user {uid} since")
+            os.close(held.pop())
         assert (shared / "leases").stat().st_mode & 0o7777 == 0o1777
         assert (shared / "leases" / f"{UUID}.lease").stat().st_mode & 0o7777 == 0o666
     finally:
@@ -82,14 +85,14 @@ def test_files_of_other_users_are_opened_without_creating(folder, monkeypatch):
             raise PermissionError(13, "Permission denied", str(path))
         return opened(path, flags, *mode)
 
-    leases.take("other")
+    choose.lease("other")
     (folder / f"{UUID}.lease").touch()
     monkeypatch.setattr(os, "open", protected)
-    assert leases.take(UUID)
+    assert choose.lease(UUID) is None
 
 
 @pytest.mark.parametrize(("lay", "message"), [
-    (lambda file, victim: file.parent.touch(), "Not a directory"),
+    (lambda file, victim: file.parent.touch(), "File exists"),
     (lambda file, victim: file.parent.mkdir() or file.symlink_to(victim), "Too many levels of sym"),
 ])  # fmt: skip
 def test_a_folder_that_cannot_serve_is_explained(folder, tmp_path, lay, message):
@@ -97,7 +100,6 @@ def test_a_folder_that_cannot_serve_is_explained(folder, tmp_path, lay, message)
     (victim := tmp_path / "victim").write_text("kept")
     lay(folder / f"{UUID}.lease", victim)
     with pytest.raises(TryAgain, match=message) as refusal:
-        leases.take(UUID)
+        choose.lease(UUID)
     assert f"mkdir -m 1777 {folder}" in str(refusal.value)
     assert victim.read_text() == "kept"
-    assert leases.holder(UUID) is None

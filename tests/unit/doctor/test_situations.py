@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,9 +87,9 @@ def test_ranks(reply: Reply, expected: str) -> None:
     expect(found, {"launcher": "ok mpiexec -n 2", "hello": expected})
 
 
-def device(index: int, free: int = 79, **over: Any) -> Device:
+def device(index: int) -> Device:
     """A device of 80 GiB."""
-    return Device(f"GPU-{index}", "NVIDIA H200", index, 80 * GIB, free * GIB, **over)
+    return Device(f"GPU-{index}", "NVIDIA H200", index, 80 * GIB, 79 * GIB)
 
 
 def look(*present: Device, backend: str = "auto", cuda: Any = 12080, **over: Any) -> list[Finding]:
@@ -97,12 +98,12 @@ def look(*present: Device, backend: str = "auto", cuda: Any = 12080, **over: Any
     return list(gpus.check(
         lambda words, **environ: tried.get(environ["CUDA_VISIBLE_DEVICES"], right), backend,
         lambda: cuda, lambda: list(present), over.get("packages", RIGHT),
-        over.get("environ", {}),
+        over.get("environ", {}), lambda uuid: over.get("processes", []),
     ))  # fmt: skip
 
 
 @pytest.mark.parametrize(("over", "expected"), [
-    ({}, {"driver": "ok unknown, runs CUDA up to 12.8", "cupy": "ok cupy-cuda12x 14.2.0",
+    ({}, {"driver": "ok runs CUDA up to 12.8", "cupy": "ok cupy-cuda12x 14.2.0",
           "kvikio": "ok 26.10.0, files are read through host memory", "GPU 0": "ok computes"}),
     ({"backend": "numpy"}, {"driver": "note backend: numpy"}),
     ({"cuda": None}, {"driver": "note no NVIDIA driver"}),
@@ -128,7 +129,8 @@ def test_the_holders_of_a_device() -> None:
     zombie = subprocess.Popen([sys.executable, "-c", ""])
     until(lambda: not living([zombie.pid]))
     sizes = {os.getpid(): 2 * GIB, 2**22 + 1: None, zombie.pid: GIB}
-    found = look(device(0, processes=tuple(sizes.items())))
+    processes = [SimpleNamespace(pid=pid, usedGpuMemory=held) for pid, held in sizes.items()]
+    found = look(device(0), processes=processes)
     visible, hidden, dead = (one.found for one in found if "held by" in one.found)
     zombie.wait()
     assert visible.startswith(f"held by process {os.getpid()}: 2.0 GiB, ")

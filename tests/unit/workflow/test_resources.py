@@ -2,8 +2,10 @@
 
 import tomllib
 
+import pytest
 import yaml
 from shardwise.plan import plan
+from shardwise.workflow import run as runs
 from shardwise.workflow.run import Run
 
 from tests import factories
@@ -20,6 +22,25 @@ def test_no_list_of_files_is_read_for_the_memory_of_jobs(tmp_path):
     made.results.sources.unlink()
     for rule in ("shard", "synthesize", "reduce", "multiply"):
         assert run.mib(rule)(None, 2) == 2 * run.mib(rule)(None, 1) > 0
+
+
+@pytest.mark.parametrize(("words", "asked", "counted"), [
+    ({"uge_gpu": "", "mem_mb": "4000"}, 1, 0),
+    ({"gres": "gpu:4"}, 4, 4),
+    ({"gres": "gpu:1g.10gb:7"}, 7, 7),
+    ({"gres": "nvme:100,gpu:h200:2,gpu:a100:2"}, 4, 4),
+    ({"gres": "gres/gpu:8(S:0-1)"}, 8, 8),
+    ({"gres": "shard:4"}, 1, 0),
+    ({"uge_gpu": "-pe smp 8 -l gpu=2,gpu_mem=40G -l gpu_type=H200"}, 2, 2),
+    ({"uge_cards": "-l mem_free=4G,ngpus=3", "uge_queue": "-q gpu.q"}, 3, 3),
+    ({"gpu": "8", "tasks": "8", "nodes": "2"}, 4, 0),
+    ({"gres": "gpu:4", "tasks": "2", "nodes": "2"}, 4, 4),
+    ({"uge_gpu": "-l gpu=1", "tasks": "3"}, 3, 1),
+    ({"tasks": "2*attempt", "nodes": "attempt"}, 1, 0),
+])  # fmt: skip
+def test_how_many_devices_a_node_is_asked_for(words, asked, counted):
+    """From the profile's words for Slurm and for Grid Engine; one if they name none."""
+    assert (runs.asked(words)[0], runs.counted(words)) == (asked, counted)
 
 
 def test_the_environment_of_jobs_has_the_pins_of_the_project():
