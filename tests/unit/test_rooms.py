@@ -33,7 +33,7 @@ FLOORS = (
 
 TOP_FILES, ROOM_FILES, SCRIPT_LINES = 5, 16, 10
 IMPORTERS = {
-    "cupy": ("multiply/",), "kvikio": ("multiply/",), "mpi4py": ("mpi/", "work/dispatch.py"),
+    "cupy": ("multiply/",), "kvikio": ("multiply/",), "mpi4py": ("mpi/",),
     "h5py": ("files/formats/",), "zarr": ("files/formats/",), "safetensors": ("files/formats/",),
     "obstore": ("files/remote.py",),
 }  # fmt: skip

@@ -47,7 +47,7 @@ if run.dispatch == "pool":
             runtime=run.minutes("pool"),
         params:
             plan=run.results.plan,
-            # The most to use if a grant is a mere number; 0: all that the job finds.
+            # The most to use, as the profile asks; 0, if it names no number: all that the job finds.
             devices=counted(run.node_words),
             words=run.worker_words,
         shell:

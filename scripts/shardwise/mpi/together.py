@@ -1,12 +1,18 @@
-"""What ranks do together: they agree on errors, and merge what they hold, pair by pair."""
+"""What ranks do together: agree on errors, merge what they hold, share the devices of a node."""
 
+import logging
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from shardwise.errors import ShardwiseError, of_code, verdict
+from shardwise import host
+from shardwise.devices import choose
+from shardwise.errors import ShardwiseError, TryAgain, of_code, verdict
+
+log = logging.getLogger(__name__)
 
 
 def agree(comm: Any, work: Callable[[], Any]) -> Any:
@@ -74,3 +80,42 @@ def mpi_version() -> str:
     from mpi4py import MPI
 
     return " ".join(re.split(r"[\n,\0]", MPI.Get_library_version())[0].split())
+
+
+def seats(views: Sequence[list[str] | None], rank: int, one: bool, gpus: bool) -> list[int]:
+    """The devices that the workers of a rank look at first, by their places among those it sees.
+
+    ``views`` are the UUIDs that each rank of its node sees, None on a CPU; ``rank`` is its number
+    there. Ranks that see the same devices share them; if ``one``, this one takes one at most.
+    A node without a GPU stays idle if any node has one (``gpus``), as products of NumPy and of a
+    GPU are never summed.
+    """
+    own = views[rank]
+    alike = [i for i, other in enumerate(views) if other == own]
+    place = alike.index(rank)
+    if own is None:
+        return [0] if place == 0 and not gpus else []
+    return list(range(len(own)))[place :: len(alike)][: 1 if one else None]
+
+
+def own_seats(backend: str, workers: str) -> tuple[list[int], int]:
+    """In a rank: the `seats` of its workers, and how many workers its node has altogether.
+
+    No message is sent once the workers have begun: a rank that dies costs only their shards.
+    """
+    from mpi4py import MPI
+
+    comm, devices, one = MPI.COMM_WORLD, None, workers == "device"
+    if backend != "numpy" and choose.driver_cuda_version() is not None:
+        try:
+            devices = [device.uuid for device in choose.candidates()]
+            # A scheduler may place ranks without regard to devices: they take all that it granted.
+            one &= not (host.job() and choose.variables(os.environ))
+        except TryAgain as error:
+            log.warning("rank %d on %s has no device: %s", comm.rank, host.node(), error)
+            devices = []
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    own = seats(node.allgather(devices), node.rank, one, comm.allreduce(bool(devices), MPI.LOR))
+    beside = node.allreduce(len(own))
+    MPI.Finalize()
+    return own, beside

@@ -12,14 +12,17 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 
 from shardwise import host
+from shardwise.errors import InputError
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 
 _LIST = "list.json"
-_BLOCKS = 64
+_BLOCKS, _SINGLE = 64, 16
 
 
 @dataclass(frozen=True)
@@ -32,17 +35,26 @@ class Round:
     attempt: int
 
     def blocks(self) -> list[Sequence[str]]:
-        """Its shards in blocks, one per claim: at least `_BLOCKS` per worker, if possible."""
+        """Its shards in blocks, one per claim: about `_BLOCKS` per worker, then single ones."""
         size = max(1, len(self.shards) // (_BLOCKS * self.workers))
-        return [self.shards[i : i + size] for i in range(0, len(self.shards), size)]
+        single = len(self.shards) - min(size, _SINGLE) * self.workers
+        ends = [*range(0, single, size), *range(max(0, single), len(self.shards) + 1)]
+        return [self.shards[i:j] for i, j in pairwise(ends)]
 
 
 def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
     """Begin a round of about this many workers; they join it by the name that is returned."""
     # No name is used twice: a task that was given up must not join a later round.
     own = Round(f"{failures.this_run()}/{os.urandom(4).hex()}", shards, workers, attempt)
-    (plan.results.claims / own.name).mkdir(parents=True)
-    (plan.results.claims / own.name / _LIST).write_text(json.dumps(vars(own)))
+    (folder := plan.results.claims / own.name).mkdir(parents=True)
+    (folder / _LIST).write_text(json.dumps(vars(own)))
+    try:
+        (folder / "first").symlink_to(_LIST)
+    except OSError as error:
+        raise InputError(
+            f"{plan.results.root}: its disk takes no symbolic links ({error.strerror}), by which "
+            "workers claim shards; set results to a folder on another disk, or dispatch: jobs"
+        ) from error
     return own.name
 
 
@@ -86,6 +98,14 @@ def worst(codes: Collection[int]) -> int:
     return next((code for code in (3, 2, 1) if code in codes), 75 if any(codes) else 0)
 
 
+def forget_requeued(plan: Plan, name: str) -> None:
+    """Free what this task of an array had claimed before the scheduler requeued it."""
+    for link in filter(Path.is_symlink, (plan.results.claims / name).iterdir()):
+        with suppress(FileNotFoundError):  # its worker has just given it back
+            if host.job() and os.readlink(link).endswith(f", {host.job()}"):
+                link.unlink()
+
+
 class Claims:
     """The claims in a round of a process of this node, which may have died.
 
@@ -94,15 +114,12 @@ class Claims:
 
     def __init__(self, plan: Plan, own: Round, pid: int, is_whole: Callable[[str], bool]) -> None:
         self._plan, self._is_whole = plan, is_whole
-        self._who = f"process {pid} on {host.node()}"
+        self._who = f"process {pid} on {host.node()}, {host.job()}"
         self._folder = plan.results.claims / own.name
         self._blocks, self._workers, self.attempt = own.blocks(), own.workers, own.attempt
         self._ahead, self._claimed = self._take(), list[int]()
         # A process knows its own claims; those of another are searched for.
-        for block in self._taken() if pid != os.getpid() else ():
-            with suppress(FileNotFoundError):  # given back meanwhile
-                if os.readlink(self._folder / str(block)) == self._who:
-                    self._claimed.append(block)
+        self._claimed += filter(self._is_own, self._taken() if pid != os.getpid() else ())
 
     def next(self) -> str | None:
         """Claim the next shard; None if none is left."""
@@ -125,12 +142,17 @@ class Claims:
         """The shards of a free block, which is then claimed, and of another, until none is free."""
         while free := sorted(set(range(len(self._blocks))).difference(self._taken())):
             block = random.choice(free[: self._workers])  # so workers seldom want the same one
-            try:
+            with suppress(FileExistsError):  # as NFS may say of our own, if an answer was lost
                 (self._folder / str(block)).symlink_to(self._who)
-            except FileExistsError:  # another worker was first
-                continue
-            self._claimed.append(block)
-            yield from self._open(block)
+            if self._is_own(block):  # else another worker was first
+                self._claimed.append(block)
+                yield from self._open(block)
+
+    def _is_own(self, block: int) -> bool:
+        """Whether this process has claimed a block."""
+        with suppress(FileNotFoundError):  # given back meanwhile
+            return os.readlink(self._folder / str(block)) == self._who
+        return False
 
     def _open(self, block: int) -> list[str]:
         """The shards of a block that are neither whole nor failed in this round."""

@@ -1,7 +1,6 @@
 """Who computes the missing shards, and with what, as options of ``dispatch`` and ``work`` say."""
 
 import logging
-import os
 import shlex
 import subprocess
 import sys
@@ -10,11 +9,11 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from shardwise import errors, host
+from shardwise import errors
 from shardwise.devices import choose
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import list_names, place
-from shardwise.mpi import launch
+from shardwise.mpi import launch, together
 from shardwise.plan import plan as plans
 from shardwise.plan.plan import Plan
 from shardwise.processes import contain
@@ -38,7 +37,7 @@ def run(options: Namespace) -> int:
     plan = plans.load(options.plan)
     if options.round:  # a rank, which starts its workers; failure files say what failed
         launch.start_ranks(options)
-        seats, beside = own_seats(plan.settings.backend, options.workers)
+        seats, beside = together.own_seats(plan.settings.backend, options.workers)
         _pool(plan, options, seats, beside).run(options.round)
         return 0
     try:
@@ -73,8 +72,10 @@ def work(options: Namespace) -> int:
     if not options.round:
         compute(plan, 1, _pool(plan, options, [options.seat], 1).run)
         return 0
-    if plan.function and not options.parent:  # the function might end this process
-        return _pool(plan, options, [options.seat], 1).run(options.round)
+    if not options.parent:
+        claims.forget_requeued(plan, options.round)
+        if plan.function:  # it might end this process
+            return _pool(plan, options, [options.seat], 1).run(options.round)
     from shardwise.work import worker  # here: it imports the packages that compute
 
     return worker.work(plan, _end(options), options)
@@ -171,41 +172,3 @@ def _failed(plan: Plan, missing: Sequence[str]) -> list[Failure]:
     """The failures of shards in this run; if there are none, that of a worker's beginning."""
     workers = failures.of_this_run(plan.results, [claims.worker_failure(plan)])
     return claims.of_this_run(plan, missing) or [*workers.values()]
-
-
-# MPI is used only to find out which ranks share a node. No message is sent once the workers have
-# begun, so a rank that dies costs only the shards that its workers were computing.
-def seats(views: Sequence[list[str] | None], rank: int, one: bool, gpus: bool) -> list[int]:
-    """The devices that the workers of a rank look at first, by their places among those it sees.
-
-    ``views`` are the UUIDs that each rank of its node sees, None on a CPU; ``rank`` is its number
-    there. Ranks that see the same devices share them; if ``one``, this one takes one at most.
-    A node without a GPU stays idle if any node has one (``gpus``), as products of NumPy and of a
-    GPU are never summed.
-    """
-    own = views[rank]
-    alike = [i for i, other in enumerate(views) if other == own]
-    place = alike.index(rank)
-    if own is None:
-        return [0] if place == 0 and not gpus else []
-    return list(range(len(own)))[place :: len(alike)][: 1 if one else None]
-
-
-def own_seats(backend: str, workers: str) -> tuple[list[int], int]:
-    """In a rank: its `seats`, and how many workers its node has altogether."""
-    from mpi4py import MPI
-
-    comm, devices, one = MPI.COMM_WORLD, None, workers == "device"
-    if backend != "numpy" and choose.driver_cuda_version() is not None:
-        try:
-            devices = [device.uuid for device in choose.candidates()]
-            # A scheduler may place ranks without regard to devices: they take all that it granted.
-            one &= not (host.job() and choose.variables(os.environ))
-        except TryAgain as error:
-            log.warning("rank %d on %s has no device: %s", comm.rank, host.node(), error)
-            devices = []
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    own = seats(node.allgather(devices), node.rank, one, comm.allreduce(bool(devices), MPI.LOR))
-    beside = node.allreduce(len(own))
-    MPI.Finalize()
-    return own, beside

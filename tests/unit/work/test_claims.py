@@ -1,5 +1,6 @@
 """Claims: each shard of a round has one worker, even if workers die, restart or give it back."""
 
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shardwise.errors import InputError
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.work import claims
@@ -54,6 +56,7 @@ def test_blocks_hold_all_shards_once(shards: int, workers: int) -> None:
     blocks = Round("", range(shards), workers, 1).blocks()
     assert [shard for block in blocks for shard in block] == list(range(shards))
     assert len(blocks) >= min(shards, 64 * workers)
+    assert max(map(len, blocks[-workers:]), default=1) == 1
 
 
 @given(data=st.data(), workers=st.integers(1, 5), shards=st.integers(1, SHARDS))
@@ -103,6 +106,40 @@ def test_a_shard_that_failed_ends_in_its_round(tmp_path: Path, code: int, open_a
     assert own.new(3).next() != shard
     following = Workers(own_plan, claims.begin(own_plan, [shard], 1, 2))
     assert (following.new(2).next() == shard) is open_again
+
+
+def test_a_requeued_task_frees_what_it_had_claimed(plan: Plan, monkeypatch) -> None:
+    """Its process is another one; the claims of other tasks stay."""
+    own = Workers(plan, claims.begin(plan, list(plan.shards)[:3], 3, 1))
+    for job in ("7", "8"):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        own.compute(worker := own.new(int(job)))
+        worker.next()
+    assert own.new(9).next() is None
+    claims.forget_requeued(plan, own.round.name)
+    assert len(own.new(9).open()) == 0
+    own.compute_all(own.new(10))
+    assert max(own.computed.values()) == 1, own.computed
+
+
+def test_a_claim_whose_answer_was_lost_counts(plan: Plan, monkeypatch) -> None:
+    """NFS asks again, and is told that the link exists already."""
+    own, make = Workers(plan, claims.begin(plan, list(plan.shards)[:3], 1, 1)), Path.symlink_to
+
+    def twice(link: Path, target: str) -> None:
+        make(link, target)
+        raise FileExistsError
+
+    monkeypatch.setattr(Path, "symlink_to", twice)
+    own.compute_all(own.new(2))
+    assert own.computed == Counter(list(plan.shards)[:3])
+
+
+def test_a_disk_without_links_is_refused(plan: Plan, monkeypatch) -> None:
+    """As FAT has none: the message says what to do."""
+    monkeypatch.setattr(Path, "symlink_to", lambda *_: os.rmdir("/proc"))
+    with pytest.raises(InputError, match=r"no symbolic links \(.*\), .* dispatch: jobs"):
+        claims.begin(plan, ["00000"], 1, 1)
 
 
 def test_the_end_of_a_round_frees_no_claim(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from shardwise.work.dispatch import seats
+from shardwise.mpi.together import seats
 
 from tests import processes
 from tests.factories import nightly
