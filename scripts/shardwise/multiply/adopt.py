@@ -17,7 +17,6 @@ import msgspec
 
 from shardwise.errors import ShardwiseError, writing
 from shardwise.files.commit import publish, remove_leftovers, temporary_for
-from shardwise.files.extents import OpenFiles
 from shardwise.multiply.copy import factors_of, in_parts
 from shardwise.plan.plan import Plan, Shard
 from shardwise.plan.stack import InputFiles
@@ -38,15 +37,15 @@ class Earlier:
     def __init__(self, plan: Plan, backend: str) -> None:
         self._plan, self._backend = plan, backend
         self._listed = cache(lambda folder: os.listdir(folder) if folder.exists() else [])
-        self._matches, self._misses = 0, 0
+        self._left = _MOST_MISSES  # how many more may be read; -1 once one has matched
 
     def adopt(self, shard: Shard, copied: str | None) -> bool:
         """Commit an earlier product of the same bytes; ``copied`` is the checksum of the copy."""
-        known = [] if self._misses == _MOST_MISSES else list(self._known(shard))
+        known = [] if self._left == 0 else list(self._known(shard))
         if not known:
             return False
         inputs = InputFiles()
-        factors = factors_of(self._plan, shard, inputs, OpenFiles(inputs.compare))
+        factors = factors_of(self._plan, shard, inputs)
         with inputs.unchanged():
             for factor in factors[1:] if copied else factors:
                 in_parts(factor.hashed.total_bytes, factor.read)
@@ -56,9 +55,9 @@ class Earlier:
             product = self._plan.results.product(f"{shard.shard}-{receipt.key}")
             same = [receipt.input_checksum, receipt.right_checksum][: len(present)] == present
             if same and receipts.passes(receipts.check_elements, product, receipt.file):
-                self._matches += 1
+                self._left = -1
                 return _commit(self._plan, shard, receipt, product)
-        self._misses += not self._matches
+        self._left -= self._left > 0
         return False
 
     def _known(self, shard: Shard) -> Iterator[ProductReceipt]:

@@ -32,8 +32,22 @@ def load_backend(
     InputError if cupy is missing, or requested without a driver; TryAgain if there is no device for
     this task; DeviceFailed if the device that was taken does not work.
     """
-    if not on_gpu(requested):
+    driver = None if requested == "numpy" else choose.driver_cuda_version()
+    if driver is None:
+        if requested == "cupy":
+            raise InputError(
+                "backend: cupy needs an NVIDIA driver, but libcuda.so.1 was not found here; "
+                "run on a GPU node, or set backend: numpy"
+            )
+        if requested == "auto":
+            log.warning("no NVIDIA driver here: computing with NumPy (backend: auto)")
         return np, {"name": "CPU"}
+    if importlib.util.find_spec("cupy") is None:  # refused before any wait for a device
+        major = driver // 1000
+        raise InputError(
+            f"there is an NVIDIA driver (CUDA {major}), but no cupy; install it with: "
+            f"{host.install(major)}, or set backend: numpy"
+        )
     device = choose.take(needed, wait, prefer, barred)
     clear_switches()
     # CUDA takes as long to start as cupy to be imported, and needs no Python.
@@ -70,24 +84,3 @@ def _start_cuda() -> None:
         driver.cuInit(0)
         driver.cuDeviceGet(ctypes.byref(device), 0)
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-
-
-def on_gpu(requested: str) -> bool:
-    """Whether a GPU is to compute; refuses what cannot work here before any wait for a device."""
-    if requested == "numpy":
-        return False
-    if choose.driver_cuda_version() is None:
-        if requested == "cupy":
-            raise InputError(
-                "backend: cupy needs an NVIDIA driver, but libcuda.so.1 was not found here; "
-                "run on a GPU node, or set backend: numpy"
-            )
-        log.warning("no NVIDIA driver here: computing with NumPy (backend: auto)")
-        return False
-    if importlib.util.find_spec("cupy") is None:
-        major = (choose.driver_cuda_version() or 0) // 1000
-        raise InputError(
-            f"there is an NVIDIA driver (CUDA {major}), but no cupy; install it with: "
-            f"{host.install(major)}, or set backend: numpy"
-        )
-    return True

@@ -11,7 +11,7 @@ import numpy as np
 from shardwise.files import pieces
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.commit import commit
-from shardwise.files.extents import Extent, OpenFiles
+from shardwise.files.extents import Extent, OpenFile, OpenFiles
 from shardwise.files.npy import StackWriter
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan, Shard, Source, between
@@ -43,9 +43,11 @@ class Factor:
 
 
 def factors_of(
-    plan: Plan, shard: Shard, inputs: InputFiles, files: OpenFiles, copied: bool = False
-) -> list[Factor]:
+    plan: Plan, shard: Shard, inputs: InputFiles, copied: bool = False,
+    opener: Callable[[str], Any] = OpenFile,
+) -> list[Factor]:  # fmt: skip
     """A of a shard, from its copy or from the input, and B: its own, or the one that serves all."""
+    files = OpenFiles(inputs.compare, opener)
     problem, sources = plan.problem, between(plan.sources, shard.start, shard.stop)
     if copied:
         path = str(plan.results.shard(shard.input_name))
@@ -66,7 +68,7 @@ def materialize(plan: Plan, shard_id: str) -> str:
     """
     started, shard, inputs = time.time(), plan.shard(shard_id), InputFiles()
     path = plan.results.shard(shard.input_name)
-    factor = factors_of(plan, shard, inputs, OpenFiles(inputs.compare))[0]
+    factor = factors_of(plan, shard, inputs)[0]
 
     def copy_part(offset: int, buffer: np.ndarray) -> None:
         factor.convert(offset, buffer)

@@ -17,7 +17,6 @@ import numpy as np
 
 from shardwise.errors import FULL, DeviceFailed
 from shardwise.files.checksum import PieceChecksum
-from shardwise.files.extents import Opened, OpenFiles
 from shardwise.files.npy import DATA_OFFSET, StackWriter
 from shardwise.multiply.copy import Factor
 from shardwise.numerics.xxh3 import DeviceChecksum, Fragment
@@ -56,8 +55,8 @@ class Cuda:
     def fetch(self, array: Any) -> np.ndarray:
         return array.get(stream=self._down)
 
-    def open_files(self, opened: Opened) -> OpenFiles:
-        return OpenFiles(opened, lambda path: self._kvikio.CuFile(path, "r"))
+    def open(self, path: str) -> Any:
+        return self._kvikio.CuFile(path, "r")
 
     def fill(self, factor: Factor, offset: int, target: Any) -> "Sequence[Transfer | Future[None]]":
         extents = factor.extents(offset, target.nbytes)

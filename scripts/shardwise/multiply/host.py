@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwise.files import pieces
 from shardwise.files.checksum import PieceChecksum
-from shardwise.files.extents import Opened, OpenFiles
+from shardwise.files.extents import OpenFile
 from shardwise.files.npy import StackWriter
 from shardwise.multiply.copy import Factor
 from shardwise.numerics.xxh3 import Fragment
@@ -54,9 +54,7 @@ class Host:
         """A small array, copied to host memory; the work that makes it must already be done."""
         return array
 
-    def open_files(self, opened: Opened) -> OpenFiles:
-        """The files that `fill` reads."""
-        return OpenFiles(opened)
+    open = OpenFile  # a file that `fill` reads
 
     def fill(self, factor: Factor, offset: int, target: np.ndarray) -> list[Future[None]]:
         """Begin to read bytes of a factor from byte ``offset`` on; here the threads also hash."""

@@ -11,20 +11,21 @@ import numpy as np
 
 from shardwise import errors, host
 from shardwise.devices import choose
-from shardwise.errors import BadMatrix, DeviceFailed, IntegrityError
+from shardwise.errors import BadMatrix, DeviceFailed, InputError, IntegrityError, ShardwiseError
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.files.paths import for_bash
 from shardwise.multiply import backend as backends
-from shardwise.multiply import copy, nonfinite
+from shardwise.multiply import copy
 from shardwise.multiply.adopt import Earlier
 from shardwise.multiply.copy import Factor, factors_of
 from shardwise.multiply.cuda import Cuda
 from shardwise.multiply.host import Host
-from shardwise.multiply.operation import Machine, ShardChecks
+from shardwise.multiply.operation import Machine
 from shardwise.multiply.ring import Ring, settle
-from shardwise.plan.plan import Plan, Shard
+from shardwise.plan import memory
+from shardwise.plan.plan import Plan, Shard, Source, between
 from shardwise.plan.stack import InputFiles
 from shardwise.records import failures, receipts
 from shardwise.records.failures import forget_start, note_start
@@ -92,6 +93,8 @@ class ShardJob:
         self.weights = self._plan.per_matrix.weights_of(self.shard.run)
         self._copied: str | None = None  # the checksum of the copy
         self._writes: list[Any] = []
+        self.totals: list[np.ndarray] = []  # the sum of each batch's forms, for the witness
+        self.rows = 0.0  # see `end_to_end.product_bound`
 
     def run(self) -> None:
         """Compute the shard, and commit its result with a receipt.
@@ -120,8 +123,8 @@ class ShardJob:
                 small.refuse_moved(plan.results, session.folder)
                 log.info("%s: copying its matrices", path)
                 self._copied = copy.materialize(plan, shard.shard)
-            files = session.machine.open_files(self.inputs.compare)
-            self.factors = factors_of(plan, shard, self.inputs, files, plan.settings.materialize)
+            copied, opener = plan.settings.materialize, session.machine.open
+            self.factors = factors_of(plan, shard, self.inputs, copied, opener)
             for factor in self.factors:
                 factor.digest = session.machine.hashing(factor.hashed)
             return self
@@ -144,7 +147,6 @@ class ShardJob:
             sweep = self._attempt > 1
             file = writing.enter_context(commit(path, sweep=sweep, receipt=receipt))
             writing.enter_context(self.inputs.unchanged())
-            writing.enter_context(_input_file(plan, shard, self.inputs))
             # Else a thread might write to another file that has reused this descriptor by then.
             writing.callback(settle, self._writes)
             self._nodes = plan.nodes_of(shard.shard)
@@ -152,8 +154,10 @@ class ShardJob:
             self.writer = StackWriter(file, shape, np.dtype(plan.element_type))
             self.writer.begin()
             self.digest = session.machine.hashing(self.writer.hashed)
-            self.checks = ShardChecks(plan, session.ring.operation, session.machine)
-            session.ring.compute(self, coming)
+            try:
+                session.ring.compute(self, coming)
+            except BadMatrix as error:
+                raise _blame(plan, shard, error, self.inputs) from error
             self._writing = writing.pop_all()
 
     @contextmanager
@@ -183,8 +187,7 @@ class ShardJob:
             own, *right = [factor.hashed.hexdigest() for factor in self.factors]
             if self._copied not in (None, own):
                 raise _damaged(plan, shard)
-            with np.errstate(all="ignore"):
-                witness = self.checks.witness()
+            witness = session.ring.operation.witness(self)
             checksum = self.writer.hashed.hexdigest()
             identity = os.fstat(self.writer.file.fileno())
         began, took = self._started, time.perf_counter() - self._began
@@ -227,18 +230,46 @@ def _device(xp: Any) -> Iterator[None]:
         raise DeviceFailed(f"{error} ({uuid} of {host.node()})", suspect) from error
 
 
-@contextmanager
-def _input_file(plan: Plan, shard: Shard, inputs: InputFiles) -> Iterator[None]:
-    """If a matrix is refused, blame the shard's copy, or a place in the user's files."""
-    try:
-        yield
-    except BadMatrix as error:
-        path = plan.results.shard(shard.input_name)
-        if plan.settings.materialize and not receipts.passes(
-            receipts.check_elements, path, receipts.check_copy(plan, shard.shard).file
-        ):
-            raise _damaged(plan, shard) from error
-        raise nonfinite.explain(plan, error, inputs) from error
+def _blame(plan: Plan, shard: Shard, error: BadMatrix, inputs: InputFiles) -> ShardwiseError:
+    """The error of a matrix that is refused: the shard's copy is damaged, or the input is bad.
+
+    It has the first element of the factors that is not finite, else the file of A. The factors are
+    read again; ``inputs`` notes their files.
+    """
+    path = plan.results.shard(shard.input_name)
+    if plan.settings.materialize and not receipts.passes(
+        receipts.check_elements, path, receipts.check_copy(plan, shard.shard).file
+    ):
+        return _damaged(plan, shard)
+
+    def place(sources: tuple[Source, ...], matrix: int) -> str:
+        (source,) = between(sources, matrix, matrix + 1)
+        within = "" if source.count == 1 else f"matrix {matrix - source.first} of "
+        return within + source.path
+
+    problem, dtype = plan.problem, np.dtype(plan.problem.dtype).newbyteorder("<")
+    step = max(1, memory.STEP_BYTES // dtype.itemsize)
+    named = ("input", plan.sources), ("right", plan.facts.right_sources)
+    factors = factors_of(plan, shard, inputs)  # from the input, not from a copy
+    for (key, sources), factor, (rows, columns) in zip(
+        named, factors, (problem.left, problem.right), strict=False
+    ):
+        lone = key == "right" and problem.shared_right
+        matrix = 0 if lone else error.matrix
+        begin = 0 if lone else (matrix - shard.start) * rows * columns
+        for first in range(0, rows * columns, step):
+            numbers = np.empty(min(step, rows * columns - first), dtype)
+            factor.convert((begin + first) * dtype.itemsize, numbers.view(np.uint8))
+            wild = ~np.isfinite(numbers)
+            if wild.any():
+                at = int(wild.argmax())
+                row, column = divmod(first + at, columns)
+                return InputError(
+                    f"{key}: matrix {matrix} holds NaN or Inf: {numbers[at]} at row {row}, column "
+                    f"{column} of {place(sources, matrix)} (counted from 0); correct it, or set "
+                    "nonfinite: allow"
+                )
+    return InputError(f"{error.what} ({place(plan.sources, error.matrix)}); {error.cure}")
 
 
 def _damaged(plan: Plan, shard: Shard) -> IntegrityError:

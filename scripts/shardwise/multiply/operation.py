@@ -43,7 +43,6 @@ class Batch:
     first: int  # matrix, by its index in the whole stack
     count: int
     place: int  # of the first matrix in the shard
-    factors: list[Any] = field(default_factory=list)  # memory of the slot
     reads: list[Any] = field(default_factory=list)
     # In host memory: the weights, and the places of those that are 0.
     weights: np.ndarray | None = None
@@ -59,14 +58,79 @@ class Batch:
     total: Any = None  # the sum of the forms of all products, see `freivalds.Checker`
 
 
-class UserFunction:
-    """A user's function makes the products of a batch; nothing can be proven about them."""
+class Operation:
+    """What is done with all batches of a session, and what is looked at afterwards.
 
-    proof, bound = None, (0.0, 0.0)
+    A subclass sets ``compute``, the arithmetic that products are accumulated in, and has ``run``.
+    """
+
+    compute: str
+    proof: dict[str, Any] | None = None  # for the receipt
+    bound = (0.0, 0.0)
 
     def __init__(self, machine: Machine, plan: Plan, matrices: int) -> None:
-        self._xp, self._problem = machine.xp, plan.problem
+        self._xp, self._machine, self._problem = machine.xp, machine, plan.problem
         self._strict = plan.settings.nonfinite == "error"
+
+    def examine(self, batch: Batch) -> None:
+        """Refuse a batch that has an error, and collect its totals for the witness.
+
+        InputError if the input is not finite, or a product overflows; DeviceFailed if a product
+        fails its proof.
+        """
+        fetch, finite = self._machine.fetch, np.ones(1, bool)  # or a flag for each matrix
+        if batch.product is not None:
+            finite = np.isfinite(fetch(batch.product))
+            finite[batch.left_out] = True
+            if self._strict and not finite.all():
+                raise self._not_finite(batch.first + int(finite.argmin()))
+        if batch.worst is None:
+            return
+        batch.job.totals.append(fetch(batch.total))
+        weights = batch.weights
+        counted = batch.count if weights is None else np.maximum(np.abs(weights), 1).sum()
+        batch.job.rows += float(counted)
+        if fetch(batch.worst) <= 1.0:
+            return
+        ratio = fetch(batch.ratio)
+        wrong = ~(ratio <= 1.0) & finite  # numbers that are not finite were allowed
+        if wrong.any():
+            i = int(wrong.argmax())
+            real = self._problem.product_dtype != "int64"
+            if real and batch.product is None and not np.isfinite(ratio[i]):
+                raise self._not_finite(batch.first + i)
+            raise DeviceFailed(
+                f"the product of matrix {batch.first + i} is wrong: Freivalds' check is off by "
+                f"{float(ratio[i]):.3g} times its tolerance; suspect the device and try another",
+                suspect=True,
+            )
+
+    def witness(self, job: "ShardJob") -> Witness | None:
+        """The witness of a shard's products, for the receipt, if they are proven and finite."""
+        if not self.proof:
+            return None
+        with np.errstate(all="ignore"):
+            total = end_to_end.summed(job.totals)
+            tolerance = end_to_end.product_bound(self._problem, total, job.rows, self.bound)
+            finite = np.isfinite([*total, tolerance]).all()
+            return receipts.witness(total, tolerance) if finite else None
+
+    def _not_finite(self, matrix: int) -> BadMatrix:
+        """The error for a product that is not finite; the job looks whether its factors are."""
+        result, dtype = self._problem.product, self._problem.dtype
+        what = f"the product of matrix {matrix} overflows {dtype}, but its factors are finite"
+        cure = "scale the input, or save it with wider elements, or set nonfinite: allow"
+        if self._problem.result:
+            what = f"{result} returned NaN or Inf for matrix {matrix}, which is finite"
+            cure = "correct it, or set nonfinite: allow"
+        return BadMatrix(what, cure, matrix)
+
+
+class UserFunction(Operation):
+    """A user's function makes the products of a batch; nothing can be proven about them."""
+
+    def __init__(self, machine: Machine, plan: Plan, matrices: int) -> None:
+        super().__init__(machine, plan, matrices)
         digests = plan.facts.function, plan.facts.depends
         self._function = user_function.load(plan.problem.product, *digests)
         self.compute = plan.problem.product_dtype
@@ -81,7 +145,7 @@ class UserFunction:
             finite = xp.isfinite(largest(xp, block))
             finite[xp.asarray(batch.left_out)] = True  # they hold copies of another matrix
             if not finite.all():
-                raise _not_finite(self._problem, batch.first + int(finite.argmin()))
+                raise self._not_finite(batch.first + int(finite.argmin()))
         # Anew each time: the function may have loaded another BLAS meanwhile.
         with threads.single_threaded_blas()() if xp is np else nullcontext():
             found = user_function.call(
@@ -92,19 +156,18 @@ class UserFunction:
         return product
 
 
-class Multiplication:
+class Multiplication(Operation):
     """The kernel makes the products, and each is proven separately."""
 
     def __init__(self, machine: Machine, plan: Plan, matrices: int) -> None:
-        self._xp, self._machine, self._problem = machine.xp, machine, plan.problem
+        super().__init__(machine, plan, matrices)
         seed = int.from_bytes(os.urandom(6))
-        self.proof: dict[str, Any] | None = None  # for the receipt
         if plan.settings.verify:
             self.proof = {"method": "freivalds", "vectors": VECTORS, "seed": seed}
         self._kernel = gemm.kernel(machine.xp, plan.problem, plan.settings.precision)
-        self.compute = self._kernel.compute  # the arithmetic that products are accumulated in
+        self.compute = self._kernel.compute
         # With a proof, a finite ratio implies that factors and product are finite.
-        self._look = plan.settings.nonfinite == "allow" or not self.proof
+        self._look = not self._strict or not self.proof
         self._offset: Any = None
         if plan.offset is not None:
             row = np.frombuffer(plan.offset, np.dtype(plan.problem.dtype).newbyteorder("<"))
@@ -151,70 +214,6 @@ class Multiplication:
                 weights = xp.asarray(batch.weights)
             batch.worst, batch.total = batch.ratio.max(), end_to_end.add_up(xp, forms, weights)
         return product
-
-
-Operation = UserFunction | Multiplication
-
-
-class ShardChecks:
-    """Looks at what was found about the batches of one shard, and refuses what is wrong."""
-
-    def __init__(self, plan: Plan, operation: Operation, machine: Machine) -> None:
-        self._problem, self._strict = plan.problem, plan.settings.nonfinite == "error"
-        self.operation, self._fetch = operation, machine.fetch
-        self._totals: list[np.ndarray] = []  # the sum of each batch's forms
-        self._rows = 0.0  # see `end_to_end.product_bound`
-
-    def examine(self, batch: Batch) -> None:
-        """Refuse a batch that has an error, and collect its totals for the witness.
-
-        InputError if the input is not finite, or a product overflows; DeviceFailed if a product
-        fails its proof.
-        """
-        finite: Any = True  # or a flag for each matrix
-        if batch.product is not None:
-            finite = np.isfinite(self._fetch(batch.product))
-            finite[batch.left_out] = True
-            if self._strict and not finite.all():
-                raise _not_finite(self._problem, batch.first + int(finite.argmin()))
-        if batch.worst is None:
-            return
-        self._totals.append(self._fetch(batch.total))
-        weights = batch.weights
-        self._rows += batch.count if weights is None else np.maximum(np.abs(weights), 1).sum()
-        if self._fetch(batch.worst) <= 1.0:
-            return
-        ratio = self._fetch(batch.ratio)
-        wrong = ~(ratio <= 1.0) & finite  # numbers that are not finite were allowed
-        if wrong.any():
-            i = int(wrong.argmax())
-            real = self._problem.product_dtype != "int64"
-            if real and batch.product is None and not np.isfinite(ratio[i]):
-                raise _not_finite(self._problem, batch.first + i)
-            raise DeviceFailed(
-                f"the product of matrix {batch.first + i} is wrong: Freivalds' check is off by "
-                f"{float(ratio[i]):.3g} times its tolerance; suspect the device and try another",
-                suspect=True,
-            )
-
-    def witness(self) -> Witness | None:
-        """The witness of the shard's products, for the receipt, if they are proven and finite."""
-        if not self.operation.proof:
-            return None
-        total, bound = end_to_end.summed(self._totals), self.operation.bound
-        tolerance = end_to_end.product_bound(self._problem, total, self._rows, bound)
-        finite = np.isfinite([*total, tolerance]).all()
-        return receipts.witness(total, tolerance) if finite else None
-
-
-def _not_finite(problem: Problem, matrix: int) -> BadMatrix:
-    """The error for a product that is not finite; the job looks whether its factors are."""
-    what = f"the product of matrix {matrix} overflows {problem.dtype}, but its factors are finite"
-    cure = "scale the input, or save it with wider elements, or set nonfinite: allow"
-    if problem.result:
-        what = f"{problem.product} returned NaN or Inf for matrix {matrix}, which is finite"
-        cure = "correct it, or set nonfinite: allow"
-    return BadMatrix(what, cure, matrix)
 
 
 def _part(right: Any, count: int) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from shardwise.errors import DeviceFailed, InputError, TryAgain
 from shardwise.files.checksum import raw_bytes
 from shardwise.multiply.copy import Factor
-from shardwise.multiply.operation import Batch, Machine, Multiplication, Operation, UserFunction
+from shardwise.multiply.operation import Batch, Machine, Multiplication, UserFunction
 from shardwise.numerics.tree import TreeSum
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory
@@ -101,8 +101,8 @@ class Ring:
                 nodes = memory.tree_nodes(own for _, own in per_matrix.spans(run))
                 shape, dtype = problem.product_shape, problem.product_dtype
                 self._sum = TreeSum(self._machine.xp, shape, dtype, per_matrix, nodes)
-            kind: Any = UserFunction if problem.result else Multiplication
-            self.operation: Operation = kind(self._machine, self._plan, matrices)
+            kind = UserFunction if problem.result else Multiplication
+            self.operation = kind(self._machine, self._plan, matrices)
         self._machine.settle()  # before other threads write to it
         # A slot, or memory of products, is reused once the batch in it was looked at.
         self._ahead = min(self._machine.ahead, slots - 1)
@@ -167,7 +167,6 @@ class Ring:
         """Begin to read the next batch of a shard into the slot that has been free for longest."""
         count = min(self.matrices, job.shard.stop - job.next)
         batch = Batch(job, self._free.popleft(), job.next, count, job.next - job.shard.start)
-        batch.factors = self._slots[batch.slot]
         self._reading.append(batch)
         job.next += count
         if job.weights is not None:
@@ -183,7 +182,8 @@ class Ring:
 
     def _bytes_of(self, batch: Batch) -> Iterator[tuple[Factor, int, Any]]:
         """The factors of a batch: each with the offset in it and the bytes of the slot."""
-        for factor, stack in zip(batch.job.factors, batch.factors[: self._own], strict=False):
+        stacks = self._slots[batch.slot][: self._own]
+        for factor, stack in zip(batch.job.factors, stacks, strict=False):
             yield factor, batch.place * stack[0].nbytes, raw_bytes(stack[: batch.count])
 
     def _queue(self, batch: Batch) -> None:
@@ -209,16 +209,16 @@ class Ring:
 
     def _work(self, batch: Batch) -> None:
         """Multiply a batch, prove its products, and add them, if there is a sum."""
-        out, batch.writes = self._outs[0]
+        factors, (out, batch.writes) = self._slots[batch.slot], self._outs[0]
         self._outs.rotate(-1)
         places = None
         if len(batch.left_out):
             places = self._machine.xp.asarray(batch.left_out)
             # They may hold NaN, and a user's function may not accept zeros: take another one twice.
             like = int((batch.weights != 0).argmax())
-            for stack in batch.factors[: self._own]:
+            for stack in factors[: self._own]:
                 stack[places] = stack[like] if batch.weights[like] else 0
-        products = self.operation.run(batch, *batch.factors, out)
+        products = self.operation.run(batch, *factors, out)
         if places is not None:  # they count as zeros, whatever B or a function made of them
             products[places] = 0
         if self._sum is None:
@@ -232,7 +232,7 @@ class Ring:
         with job.timed("compute"):
             batch.mark()
             self._take_fragments(batch.fragments)
-            job.checks.examine(batch)
+            self.operation.examine(batch)
         if batch.written is not None:
             offset = batch.place * self._problem.product_bytes
             batch.writes += job.write(offset, batch.written)

@@ -164,9 +164,8 @@ class CublasKernel:
         self._dtype = np.dtype(problem.dtype)
         tf32 = precision != "ieee" and problem.dtype in ("float32", "complex64")
         self.compute = precision if tf32 else problem.compute_dtype
-        fast = "32F_FAST_TF32"
-        names = {"tf32": fast, "tf32x3": fast, "float64": "64F", "complex128": "64F"}
-        kind = names.get(self.compute, "32F")
+        wide = problem.dtype in ("float64", "complex128")
+        kind = "32F_FAST_TF32" if tf32 else "64F" if wide else "32F"
         self._compute_type = getattr(self._cublas, f"CUBLAS_COMPUTE_{kind}")
         # Partial sums of a product that is split along k would be rounded to float16 otherwise.
         self._cublas.setMathMode(self._handle, _NO_REDUCED_PRECISION)
@@ -286,9 +285,6 @@ class CublasKernel:
 
 def _rank_k_update(xp: Any, routine: str) -> Callable[..., None]:
     """A routine of cuBLAS on the current stream; CuPy wraps none for Hermitian products."""
-    cublas = xp.cuda.cublas
-    if hasattr(cublas, routine):
-        return getattr(cublas, routine)  # type: ignore[no-any-return]
     # The library that CuPy has loaded, by its name.
     library = ctypes.CDLL(f"libcublas.so.{xp.cuda.runtime.runtimeGetVersion() // 1000}")
     call = getattr(library, f"cublas{routine.capitalize()}_v2")
@@ -297,9 +293,9 @@ def _rank_k_update(xp: Any, routine: str) -> Callable[..., None]:
     call.argtypes = (pointer, number, number, number, number, *matrix, *matrix)
 
     def update(handle: int, *arguments: int) -> None:
-        cublas.setStream(handle, xp.cuda.get_current_stream().ptr)
+        xp.cuda.cublas.setStream(handle, xp.cuda.get_current_stream().ptr)
         if status := call(handle, *arguments):
-            raise cublas.CUBLASError(status)
+            raise xp.cuda.cublas.CUBLASError(status)
 
     return update
 
@@ -347,11 +343,10 @@ def check_precision(multiply: Callable[[], Any], factors: list[Any], compute: st
     if not wrong.any():
         return
     square = squares[int(wrong.argmax())].item()
-    cure = "" if compute not in ("float32", "complex64") else ", or ask for precision: tf32"
     raise IntegrityError(
         f"in a known product of {dtype} the device computed {number} squared as {square}, not "
         f"{expected}: lower precision than {compute}. Look for what changes the arithmetic of "
-        f"cuBLAS here (environment variables, another library){cure}"
+        f"cuBLAS here (environment variables, another library)"
     )
 
 

@@ -100,34 +100,24 @@ def _joined(
     return mean + apart * (k / (n + k)), square + others + apart * apart * (n * k / (n + k))
 
 
-class _Extreme:
-    """``min`` or ``max``, in float64 or int64; zeros and NaN have no sign."""
+class _Extreme(TreeSum):
+    """``min`` or ``max``, in float64 or int64, in a single node; zeros and NaN have no sign."""
 
     def __init__(self, name: str, width: int, dtype: str) -> None:
+        super().__init__(np, (width,), dtype)
         self._name, self._better = name, np.minimum if name == "min" else np.maximum
-        self._dtype = "int64" if "int" in dtype else "float64"
-        self.reset()
-
-    def reset(self) -> None:
-        self._found = np.zeros(0, self._dtype)
 
     def add(self, block: np.ndarray, first: int) -> None:
         step = max(1, _BLOCK // len(block))
         tiles = range(0, block.shape[1], step)
         parts = [self._better.reduce(block[:, low : low + step], axis=0) for low in tiles]
-        self.put((), np.concatenate(parts).astype(self._dtype))
+        self.put((0, 0), np.concatenate(parts))
 
-    def nodes(self) -> list[tuple[Key, Any]]:
-        return [((), self._found)] if self._found.size else []
-
-    def check(self) -> None:
-        """Never fails: an extreme cannot overflow."""
-
-    def put(self, key: Key, node: np.ndarray) -> None:
-        self._found = self._better(self._found, node) if self._found.size else node
+    def put(self, key: Key, node: np.ndarray, own: bool = False) -> None:
+        if key in self._nodes:
+            self._better(self._nodes[key], node, out=self._nodes[key])
+        else:
+            super().put(key, node)
 
     def results(self, matrices: float) -> dict[str, np.ndarray]:
-        found = self._found + 0
-        if found.dtype.kind == "f":
-            found[np.isnan(found)] = np.nan
-        return {self._name: found}
+        return {self._name: self.values()[0] + 0}

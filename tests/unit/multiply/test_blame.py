@@ -50,7 +50,7 @@ def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(
     made, shard = planned
     error = DeviceFailed("the product of matrix 2 is wrong", suspect=suspect)
     with monkeypatch.context() as patch:
-        patch.setattr(operation.ShardChecks, "examine", Mock(side_effect=error))
+        patch.setattr(operation.Operation, "examine", Mock(side_effect=error))
         with pytest.raises(kind, match="product of matrix 2 is wrong") as caught:
             compute(made, shard)
     assert caught.value.exit_code == code

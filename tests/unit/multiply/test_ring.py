@@ -145,7 +145,7 @@ def checksum_of(block):
 STEPS = [
     (job, "note_start"), (ring.Ring, "_finish_sum"), (commits, "_rename"), (receipts, "write_for"),
     (StackReader, "extents"), (StackReader, "read_into"), (PieceChecksum, "update"), (Host, "fill"),
-    (operation.Multiplication, "run"), (Host, "fetch"), (operation.ShardChecks, "examine"),
+    (operation.Multiplication, "run"), (Host, "fetch"), (operation.Operation, "examine"),
     (Host, "write"), (StackWriter, "write_at"),
 ]  # fmt: skip
 

@@ -88,11 +88,8 @@ def tried(dtype, compute, spoil=lambda x: x):
     ("float64", "float64", lambda x: x.astype("float32").astype("float64")),
 ])  # fmt: skip
 def test_a_lower_precision_is_refused(dtype, compute, spoil):
-    """No device is blamed; if the config may ask for a lower precision, the message names it."""
+    """No device is blamed: trying another one would not help."""
     with pytest.raises(IntegrityError, match=f"lower precision than {compute}") as refused:
         tried(dtype, compute, spoil)
     assert refused.value.exit_code == 3
-    assert ("ask for precision: tf32" in str(refused.value)) == (
-        compute in ("float32", "complex64")
-    )
     tried("float32", "tf32", lambda x: cut(x, 11))  # tf32 has eleven bits

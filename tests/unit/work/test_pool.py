@@ -174,7 +174,7 @@ def test_no_worker_of_the_run_takes_a_device_that_failed(tmp_path):
         "def examine(self, report):\n"
         "    raise DeviceFailed('the product is wrong', suspect=True)\n"
         f"if os.environ['CUDA_VISIBLE_DEVICES'] == '{bad}':\n"
-        "    operation.ShardChecks.examine = examine"
+        "    operation.Operation.examine = examine"
     )
     made, run = planned(tmp_path, wrong), "0123456789ab"
     left = "it failed in this run, a new run may take it"
