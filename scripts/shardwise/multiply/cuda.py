@@ -35,6 +35,8 @@ class Cuda:
         self.xp, self._device = xp, xp.cuda.Device()
         self._work, self._beside, self._down = (xp.cuda.Stream(non_blocking=True) for _ in range(3))
         self._kvikio, self._thread = _kvikio(products), ThreadPoolExecutor(1, "beside")
+        through_host = self._kvikio.defaults.is_compat_mode_preferred()
+        self.way = "through host memory" if through_host else "by GPUDirect Storage"
 
     def settle(self) -> None:
         for stream in (self._work, self._beside, self._down):

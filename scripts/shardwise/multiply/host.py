@@ -27,6 +27,7 @@ class Host:
 
     xp = np
     ahead = 0  # how many batches may stay queued before the ring waits for the oldest
+    way = "through host memory"  # how bytes get from files to the device, and back
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(memory.READERS, "file")

@@ -186,7 +186,11 @@ class ShardJob:
                 write.result()
             own, *right = [factor.hashed.hexdigest() for factor in self.factors]
             if self._copied not in (None, own):
-                raise _damaged(plan, shard)
+                words = (
+                    "the bytes of the shard's copy have changed on their way from the disk, where "
+                )
+                words += "they are whole; suspect the memory of this node, and try again"
+                raise _damage(plan, shard) or errors.TryAgain(words)
             witness = session.ring.operation.witness(self)
             checksum = self.writer.hashed.hexdigest()
             identity = os.fstat(self.writer.file.fileno())
@@ -208,6 +212,7 @@ class ShardJob:
             "proof": session.ring.operation.proof,
             "witness": witness,
             "compute": session.ring.operation.compute,
+            "way": session.machine.way,
             "file": receipts.describe_file(product, self.writer, checksum, **self._nodes),
             "held": {"waiting": waiting, **self._held},
             **receipts.describe_origin("multiply", began, session.versions, began + took),
@@ -236,11 +241,8 @@ def _blame(plan: Plan, shard: Shard, error: BadMatrix, inputs: InputFiles) -> Sh
     It has the first element of the factors that is not finite, else the file of A. The factors are
     read again; ``inputs`` notes their files.
     """
-    path = plan.results.shard(shard.input_name)
-    if plan.settings.materialize and not receipts.passes(
-        receipts.check_elements, path, receipts.check_copy(plan, shard.shard).file
-    ):
-        return _damaged(plan, shard)
+    if plan.settings.materialize and (damaged := _damage(plan, shard)):
+        return damaged
 
     def place(sources: tuple[Source, ...], matrix: int) -> str:
         (source,) = between(sources, matrix, matrix + 1)
@@ -272,9 +274,14 @@ def _blame(plan: Plan, shard: Shard, error: BadMatrix, inputs: InputFiles) -> Sh
     return InputError(f"{error.what} ({place(plan.sources, error.matrix)}); {error.cure}")
 
 
-def _damaged(plan: Plan, shard: Shard) -> IntegrityError:
+def _damage(plan: Plan, shard: Shard) -> IntegrityError | None:
+    """The error for a shard's copy that is damaged on the disk; None if it is whole."""
+    path = plan.results.shard(shard.input_name)
+    copied = receipts.check_copy(plan, shard.shard)
+    if receipts.passes(receipts.check_elements, path, copied.file):
+        return None
     receipt = for_bash(plan.results.shard_receipt(shard.input_name))
     return IntegrityError(
-        f"{plan.results.shard(shard.input_name)} is damaged: its checksum differs from its "
-        f"receipt; rm -f {receipt}, then start the run again"
+        f"{path} is damaged: its checksum differs from its receipt; rm -f {receipt}, then start "
+        "the run again"
     )

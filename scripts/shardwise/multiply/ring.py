@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from shardwise.errors import DeviceFailed, InputError, TryAgain
-from shardwise.files.checksum import raw_bytes
+from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.multiply.copy import Factor
 from shardwise.multiply.operation import Batch, Machine, Multiplication, UserFunction
 from shardwise.numerics.tree import TreeSum
@@ -110,6 +110,22 @@ class Ring:
             self._ahead = min(self._ahead, outs - 1)
         if isinstance(self.operation, Multiplication):
             self.operation.try_arithmetic(*self._slots[0], self._outs[0][0])
+            if self._machine.xp is not np:
+                self._warm_up(run)
+
+    def _warm_up(self, run: range) -> None:
+        """Take one batch through all work on a GPU, which loads each kernel at its first call."""
+        machine, stack = self._machine, self._slots[0][0]
+        batch = Batch(cast(Any, None), 0, run.start, min(self.matrices, len(run)), 0)
+        with machine.work(), np.errstate(all="ignore"):
+            products = self.operation.run(batch, *self._slots[0], self._outs[0][0])
+            if self._sum is not None:
+                self._sum.add(products, run.start)
+                self._nodes = self._sum.take(self._nodes)
+        for raw in (raw_bytes(stack), raw_bytes(products)):
+            digest = machine.hashing(PieceChecksum(raw.nbytes, *memory.SHARD_PIECES))
+            machine.hash(digest, 0, raw, products=True)
+        machine.settle()
 
     def compute(self, job: "ShardJob", coming: Callable[[], "ShardJob | None"]) -> None:
         """Take all batches of a shard through the ring; its writes may be in flight afterwards.

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from shardwise.errors import IntegrityError
+from shardwise.errors import IntegrityError, TryAgain
 from shardwise.multiply import job
 from shardwise.plan import memory
 
@@ -71,3 +71,14 @@ def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):
         job.run_shard(made, "00001")
     told = str(caught.value)
     assert f"{path} is damaged: its checksum differs from its receipt; rm -f " in told
+
+
+def test_bytes_that_change_behind_a_whole_copy_are_not_its_damage(tmp_path):
+    """As the memory of a node may do: the copy stays, and another try may be right."""
+    made = copied(factories.plan(tmp_path, stack((9, 3, 3)), shards=3, materialize=True))
+    own = job.ShardJob(job.Session(made), "00001").begin()
+    own.compute()
+    own.factors[0].hashed = own.factors[0].hashed.__class__(0, 1, 1)
+    with pytest.raises(TryAgain, match=r"have changed on their way .* whole; suspect the memory"):
+        own.finish()
+    assert not made.results.receipt(own.shard.name).exists()
