@@ -40,12 +40,12 @@ class Ring:
     def __init__(self, machine: Machine, plan: Plan, shard: Shard, most: int | None = None) -> None:
         self._machine, self._plan, self._problem = machine, plan, plan.problem
         self._keep = plan.settings.keep
+        # Nodes of the last sum, and their writes; they are valid until the next sum ends.
+        self._nodes, self._writing_nodes = list[Any](), list[Any]()
         self._allocate(shard, most)
         # Free slots by number; the others hold these batches.
         self._free = deque(range(len(self._slots)))
         self._reading, self._queued = deque[Batch](), deque[Batch]()
-        # Nodes of the last sum, and their writes; they are valid until the next sum ends.
-        self._nodes, self._writing_nodes = list[Any](), list[Any]()
 
     def _allocate(self, shard: Shard, most: int | None) -> None:
         """Allocate the ring: as large as is planned, or smaller while memory is short."""

@@ -131,15 +131,18 @@ def ladder(problem: Problem, count: int, cuda: bool) -> list[tuple[int, int]]:
     most = batch_matrices(problem, cuda)
     call = call_matrices(problem) if cuda else 1
     matrices = min(most, -(-count // call) * call)
-    if cuda:
-        worth = min(SLOTS, max(2, RING_BYTES // (matrices * _factor_bytes(problem))))
-    else:
-        batch = matrices * (_factor_bytes(problem) + problem.product_bytes)
-        worth = 2 if batch < HOST_LONE_BYTES else 1
-    slots = min(worth, -(-count // matrices))
+    slots = min(_slots(problem, matrices, cuda), -(-count // matrices))
     few, half = min(slots, 2), max(1, matrices // call // 2) * call
     steps = (slots, matrices), (few, matrices), (few, half), (few, call), (1, call)
     return list(dict.fromkeys(steps))
+
+
+def _slots(problem: Problem, matrices: int, cuda: bool) -> int:
+    """The most slots that are worth their memory, with this many matrices in each."""
+    if cuda:
+        return min(SLOTS, max(2, RING_BYTES // (matrices * _factor_bytes(problem))))
+    batch = matrices * (_factor_bytes(problem) + problem.product_bytes)
+    return 2 if batch < HOST_LONE_BYTES else 1
 
 
 def proof_matrices(problem: Problem, matrices: int) -> int:

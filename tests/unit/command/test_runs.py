@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("others", "watch"), [
-    (["--configfile=config.yaml", "b.yaml", "-n"], " --configfile config.yaml b.yaml"),
+    (["--configfile", "config.yaml", "b.yaml", "-n"], " --configfile config.yaml b.yaml"),
     (["--config", "results=a b", "-n"], " 'a b'"),
 ])  # fmt: skip
 def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd, others, watch) -> None:
