@@ -14,6 +14,7 @@
 # make histories  put results folders through random histories, and compare each "done" with a fresh run; HISTORIES=20 plays fewer
 # make gallery  make the pictures of docs/report.md again: run the examples, and show their pages in a browser from Debian's packages
 # make lint   check formatting and style of Python and Snakemake files, and types of the rooms that pyproject.toml lists
+# make sizes  count the lines of each room, and of tests, benchmarks and documents
 # make bench  time the dry run: the table of docs/performance.md
 # make bench-reduce  time the reduce and a plain loop over the same files; ARGS="--gib 1 --only d=8" limits what is timed
 # make bench-dispatch  simulate unequal devices; time tiny shards under each dispatch, on real schedulers, or on one: ARGS="--places slurm"
@@ -51,7 +52,7 @@ comma := ,
 # An example's own input is made before it runs: examples/NAME/config.yaml needs examples/NAME/input.npy.
 example := $(patsubst %/config.yaml,%/input.npy,$(filter examples/%/config.yaml,$(subst =, ,$(ARGS))))
 
-.PHONY: help install run submit data-parallel $(LOOKERS) test test-fast nightly faults errors fuzz histories gallery lint bench bench-reduce bench-dispatch bench-gpu clean
+.PHONY: help install run submit data-parallel $(LOOKERS) test test-fast nightly faults errors fuzz histories gallery lint sizes bench bench-reduce bench-dispatch bench-gpu clean
 
 help:
 	@sed -n 's/^# make/  make/p' Makefile
@@ -108,6 +109,12 @@ lint: .venv/.test-$(CUDA)
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/mypy
+
+sizes:
+	@git ls-files scripts | xargs awk '{ n = split(FILENAME, part, "/"); room = n > 3 ? part[3] : "other"; lines[room]++ } \
+	  END { for (room in lines) print lines[room], room }' | sort -rn
+	@for part in scripts tests benchmarks "README.md docs/*.md docs/*/*.md"; do \
+	  echo $$(git ls-files $$part | xargs cat | wc -l) $$part; done
 
 bench: .venv/.test-$(CUDA)
 	$(BIN)/python benchmarks/commands.py --groups array jobs $(ARGS)

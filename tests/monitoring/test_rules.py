@@ -67,8 +67,9 @@ def fires(alert: str) -> str:
 
 
 def test_the_rules_are_whole():
-    """Promtool's lint has no complaint about the file of rules."""
+    """Promtool's lint has no complaint about the file of rules, and the example reads it."""
     assert promtool("check", "rules", "--lint=all", "--lint-fatal", RULES) == ""
+    assert promtool("check", "config", RULES.with_name("prometheus.yml")) == ""
 
 
 def test_a_slow_shard_raises_an_alert(tmp_path):
@@ -90,11 +91,14 @@ def test_a_run_answers_the_dashboard_and_raises_alerts(tmp_path):
     pretend.fail(made.plan.results, stage, Failure(stage, 75, "no room", "node01", made.at))
     text = metrics.text(look(made.root, made.at))
     assert promtool("check", "metrics", given=text) == ""
-    samples = (one for family in text_string_to_metric_families(text) for one in family.samples)
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
     given = [
         series(one.name, f"{one.value}x60", ",".join(f'{k}="{v}"' for k, v in one.labels.items()))
         for one in samples
     ]
+    (uuid, *_) = (s.labels["device"] for s in samples if s.name == "shardwise_device_done_shards")
+    for name in ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE"):
+        given.append(series(name, "50x60", f'instance="n:9400", Hostname="n", UUID="{uuid}"'))
     expected = {f"min({expr.replace('$results', '.*')}) >= bool 0": 1 for expr in QUERIES}
     expected |= {fires(f"Shardwise{name}Failed"): 1 for name in ("Shards", "Stage")}
     well = [series("shardwise_shards", "0x60", f'{RUN}, state="failed"')]

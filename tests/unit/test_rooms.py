@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).parents[2] / "scripts" / "shardwise"
 FLOORS = (
     ("errors",),
     ("units", "host"),
+    ("pace",),
     ("files", "processes"),
     ("plan",),
     ("numerics",),

@@ -100,7 +100,8 @@ def _run(
         if not (typed or name == "doctor" or (mpi and mpi.COMM_WORLD.rank)):
             here, line = os.getcwd(), shlex.join([sys.executable, *sys.argv])
             log.info("on %s, process %d, in %s", socket.gethostname(), os.getpid(), here)
-            log.info("by hand: cd %s && %s", shlex.quote(here), line)
+            if not getattr(options, "round", None):  # else `dispatch` has logged what to do
+                log.info("by hand: cd %s && %s", shlex.quote(here), line)
         with ExitStack() as held:
             if hasattr(options, "plan") and options.plan.is_file():
                 refuse_links(results := Results(options.plan.parent))

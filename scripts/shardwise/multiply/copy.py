@@ -13,6 +13,7 @@ from shardwise.files.checksum import PieceChecksum, raw_bytes
 from shardwise.files.commit import commit
 from shardwise.files.extents import Extent, OpenFile, OpenFiles
 from shardwise.files.npy import StackWriter
+from shardwise.pace import Pace
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan, Shard, Source, between
 from shardwise.plan.stack import InputFiles, StackReader, synthetic_matrix
@@ -70,9 +71,12 @@ def materialize(plan: Plan, shard_id: str) -> str:
     path = plan.results.shard(shard.input_name)
     factor = factors_of(plan, shard, inputs)[0]
 
+    pace = Pace(f"copy of shard {shard_id}", shard.bytes)
+
     def copy_part(offset: int, buffer: np.ndarray) -> None:
         factor.convert(offset, buffer)
         writer.write_at(offset, buffer)
+        pace.add(len(buffer))
 
     with commit(path, sweep=True) as file, inputs.unchanged():
         shape = (len(shard.run), *plan.problem.left)
@@ -105,9 +109,11 @@ def synthesize(plan: Plan) -> None:
     with commit(path, sweep=True, receipt=receipt) as file:
         writer = StackWriter(file, (count, dim, dim), dtype)
         writer.begin()
+        pace = Pace("synthetic stack", count)
         for i in range(count):
             raw = raw_bytes(synthetic_matrix(recipe["seed"], i, dim, dtype))
             writer.write_at(i * len(raw), raw)
+            pace.add(1)
         checksum = writer.hashed.hexdigest()
     said = {"synthetic": recipe, "file": receipts.describe_file(path, writer, checksum)}
     receipts.write(receipt, said | receipts.describe_origin("synthesize", started))

@@ -24,6 +24,7 @@ from shardwise.multiply.cuda import Cuda
 from shardwise.multiply.host import Host
 from shardwise.multiply.operation import Machine
 from shardwise.multiply.ring import Ring, settle
+from shardwise.pace import Pace
 from shardwise.plan import memory
 from shardwise.plan.plan import Plan, Shard, Source, between
 from shardwise.plan.stack import InputFiles
@@ -90,6 +91,7 @@ class ShardJob:
         self._held = {"read": 0.0, "compute": 0.0, "write": 0.0}  # see docs/internals/receipts.md
         self.next = self.shard.start  # the first matrix whose read has not begun
         self.adopted = False  # whether an earlier product is used instead
+        self.pace = Pace(f"shard {shard_id}", len(self.shard.run))
         self.weights = self._plan.per_matrix.weights_of(self.shard.run)
         self._copied: str | None = None  # the checksum of the copy
         self._writes: list[Any] = []

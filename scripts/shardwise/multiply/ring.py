@@ -249,6 +249,7 @@ class Ring:
             batch.mark()
             self._take_fragments(batch.fragments)
             self.operation.examine(batch)
+        job.pace.add(batch.count)
         if batch.written is not None:
             offset = batch.place * self._problem.product_bytes
             batch.writes += job.write(offset, batch.written)

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,13 @@ def check_folder(plan: Plan) -> int:
     try:
         mode_of(root)  # raises for a name that is too long, and for a link that leads to itself
         refuse_links(results)
+        old = chain(results.products.glob("*.npy"), results.products.glob("000/*.npy"))
+        if keyless := next((path for path in old if path.stem.isdecimal()), None):
+            raise InputError(
+                f"results: {root} is of a version whose files, such as {keyless.name}, have no "
+                "keys in their names; choose another folder, or move this one away: all is "
+                "computed again"
+            )
         taken = [name for name in results.names() if os.path.lexists(root / name)]
         if taken and not results.marker.is_file():
             raise InputError(

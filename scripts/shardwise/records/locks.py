@@ -45,6 +45,18 @@ def is_job_locked(path: Path) -> bool | None:
     return False
 
 
+def holders(path: Path) -> list[str]:
+    """The processes of this machine that hold a lock on a file, as far as the kernel says."""
+    found = set[str]()
+    with suppress(OSError):
+        inode = f":{path.stat().st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, _, pid, place, *_ = line.split()
+            if kind == "FLOCK" and place.endswith(inode):  # else it waits for one
+                found.add(pid)
+    return sorted(found)
+
+
 def is_living(results: Results) -> bool | None:
     """Whether a run, or a job of one, works on these results, on any node; None if unknown."""
     found = is_job_locked(results.living), is_job_locked(results.running)

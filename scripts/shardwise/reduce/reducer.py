@@ -25,6 +25,7 @@ from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
 from shardwise.mpi.together import agree, merge, mpi_version, on_root, xor
 from shardwise.numerics import covariance, end_to_end, statistics
 from shardwise.numerics.statistics import Statistic
+from shardwise.pace import Pace
 from shardwise.plan import memory
 from shardwise.plan import plan as plans
 from shardwise.plan import problem as plan_problem
@@ -87,8 +88,7 @@ class Reducer:
         self._elements = math.prod(plan.problem.sum_shape)
         self._scan = Scan(self._layout, self._path, plan.element_type)
         self._form = end_to_end.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
-        self._began = self._told = time.monotonic()
-        self._done = self._to_read = 0  # rows of all stripes of this rank
+        self._pace: Pace  # of the rows of all stripes of this rank
         self._statistics = lru_cache(1)(  # a stripe reuses the memory of the one before
             lambda width: statistics.choose(names, width, plan.element_type, plan.per_matrix)
         )
@@ -107,7 +107,7 @@ class Reducer:
         if layout.stripes >= comm.size:  # each rank takes some; else they share rows of each
             stripes = range(comm.rank, layout.stripes, comm.size)
             everything = 0, layout.starts[-1]
-            self._to_read = len(stripes) * everything[1]
+            self._pace = Pace("reduce", len(stripes) * everything[1])
             agree(comm, lambda: [self._finish(own, self._add(own, everything)) for own in stripes])
         else:
             self._read_shared(layout.share(comm.rank, comm.size))
@@ -118,7 +118,7 @@ class Reducer:
     def _read_shared(self, span: Span) -> None:
         """Add this rank's rows of all stripes, and merge the nodes of all ranks on rank 0."""
         comm = self._comm
-        self._to_read = self._layout.stripes * (span[1] - span[0])
+        self._pace = Pace("reduce", self._layout.stripes * (span[1] - span[0]))
         for stripe in range(self._layout.stripes):
             found = agree(comm, partial(self._add, stripe, span))
             for one in found:
@@ -142,16 +142,9 @@ class Reducer:
                     keys = self._plan.per_matrix.keys(self._shards[shard].run)
                     for key, row in zip(keys[first:last], numbers, strict=True):
                         found[0].put(key, row)
-                self._count(len(numbers))
+                if self._comm.rank == 0:  # the others are about as far
+                    self._pace.add(len(numbers))
         return found
-
-    def _count(self, rows: int) -> None:
-        """Count rows that were read, and log the progress of rank 0 now and then."""
-        self._done, now = self._done + rows, time.monotonic()
-        if self._comm.rank == 0 and now - self._told > 10.0:
-            self._told, part = now, self._done / self._to_read
-            left = (now - self._began) * (1 - part) / part
-            log.info("reduce: rank 0 has read %.0f %%; about %.0f s to go", 100 * part, left)
 
     def _finish(self, stripe: int, found: list[Statistic]) -> None:
         """Compute and write the results of a stripe to which all rows have been added."""

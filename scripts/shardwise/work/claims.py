@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from shardwise import host
-from shardwise.errors import InputError
+from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
@@ -59,8 +59,11 @@ def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
 
 
 def load(plan: Plan, name: str) -> Round:
-    """Load a round by its name."""
-    return Round(**json.loads((plan.results.claims / name / _LIST).read_bytes()))
+    """Load a round by its name; TryAgain if it has ended."""
+    try:
+        return Round(**json.loads((plan.results.claims / name / _LIST).read_bytes()))
+    except FileNotFoundError:
+        raise TryAgain(f"the round {name} has ended; without --round, all is computed") from None
 
 
 def end(results: Results) -> None:
@@ -100,7 +103,7 @@ def worst(codes: Collection[int]) -> int:
 
 def forget_requeued(plan: Plan, name: str) -> None:
     """Free what this task of an array had claimed before the scheduler requeued it."""
-    for link in filter(Path.is_symlink, (plan.results.claims / name).iterdir()):
+    for link in filter(Path.is_symlink, (plan.results.claims / name).glob("*")):
         with suppress(FileNotFoundError):  # its worker has just given it back
             if host.job() and os.readlink(link).endswith(f", {host.job()}"):
                 link.unlink()

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from shardwise.errors import InputError, TryAgain, short
 from shardwise.files.paths import Results
-from shardwise.records.locks import is_job_locked, take_lock
+from shardwise.records.locks import holders, is_job_locked, take_lock
 from shardwise.work import schedulers
 
 SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
@@ -197,9 +197,10 @@ def lock_results(results: Results) -> None:
             jobs = dict.fromkeys(number.partition("_")[0] for number in living)  # of arrays once
             cancel = f" ({'scancel' if scheduler == 'slurm' else 'qdel'} {' '.join(jobs)})"
     if cancel or is_job_locked(results.living):
+        if here := holders(results.living):
+            cancel += f" (on this machine: kill {' '.join(here)})"
         raise TryAgain(
             f"jobs of an earlier run still wait or work on {results.root}. Let them finish (see: "
-            f"squeue --me, qstat, or pgrep -af scripts/), or cancel them{cancel}; then run the "
-            "same command again."
+            f"squeue --me, qstat, or ps), or cancel them{cancel}; then run the same command again."
         )
     shutil.rmtree(results.claims, ignore_errors=True)  # those of a run that was killed

@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from shardwise import pace
 from shardwise.errors import IntegrityError, TryAgain
 from shardwise.multiply import job
 from shardwise.plan import memory
@@ -73,8 +74,10 @@ def test_a_nan_that_is_not_in_the_input_is_damage(tmp_path):
     assert f"{path} is damaged: its checksum differs from its receipt; rm -f " in told
 
 
-def test_bytes_that_change_behind_a_whole_copy_are_not_its_damage(tmp_path):
-    """As the memory of a node may do: the copy stays, and another try may be right."""
+def test_bytes_that_change_behind_a_whole_copy_are_not_its_damage(tmp_path, monkeypatch, caplog):
+    """As the memory of a node may do: another try may be right. Long work says how far it is."""
+    monkeypatch.setattr(pace, "_EVERY_SECONDS", -1.0)
+    caplog.set_level("INFO")
     made = copied(factories.plan(tmp_path, stack((9, 3, 3)), shards=3, materialize=True))
     own = job.ShardJob(job.Session(made), "00001").begin()
     own.compute()
@@ -82,3 +85,4 @@ def test_bytes_that_change_behind_a_whole_copy_are_not_its_damage(tmp_path):
     with pytest.raises(TryAgain, match=r"have changed on their way .* whole; suspect the memory"):
         own.finish()
     assert not made.results.receipt(own.shard.name).exists()
+    assert caplog.messages[-1] == "shard 00001: 100 % done; about 0 ms to go"

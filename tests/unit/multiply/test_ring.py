@@ -66,7 +66,7 @@ class Device(Cuda):
     """
 
     settle, mark, work, fetch = Host.settle, Host.mark, Host.work, Host.fetch
-    total = Host.total
+    total, way = Host.total, Host.way
 
     def __init__(self):
         self.xp, self._thread = np, ThreadPoolExecutor(1)

@@ -98,6 +98,17 @@ def test_what_lies_there_already_counts(tmp_path, monkeypatch):
         planner.check_folder(made)
 
 
+@pytest.mark.parametrize("name", ["products/00000.npy", "products/000/0000017.npy"])
+def test_a_folder_of_a_version_without_keys_is_refused(tmp_path, name):
+    """Even if a run of ours is said to have made it: nothing in it is overwritten."""
+    made = planner.make(settings(results=str(tmp_path), synthetic={"dim": 8}))
+    small.mark(made.results)
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).touch()
+    with pytest.raises(InputError, match="have no keys in their names; choose another folder, or"):
+        planner.check_folder(made)
+
+
 NAMES = st.binary(min_size=1).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"\t")))
 
 

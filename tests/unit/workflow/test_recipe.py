@@ -3,6 +3,7 @@
 tests/clusters asks real queues.
 """
 
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,7 +64,10 @@ def test_no_run_starts_beside_jobs_that_live(tmp_path, monkeypatch):
         finally:
             recipe._locked.pop().close()  # else it is held until this process ends
 
-    with locks.hold_job_lock(results), pytest.raises(TryAgain, match="still wait or work"):
+    with (
+        locks.hold_job_lock(results),
+        pytest.raises(TryAgain, match=f"still wait or work .* kill {os.getpid()}\\)"),
+    ):
         begin()
     assert results.claims.exists()
     begin()
