@@ -88,7 +88,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--devices": {"type": natural, "help": _DEVICES},
     "--mem-mb": {"dest": "memory", "type": mebibytes, "help": _MEMORY},
     "--device-wait": {"type": seconds, "help": _WAIT},
-    "--run-time": {"type": seconds, "help": "seconds of the job: no shard begins that cannot end"},
+    "--run-time": {"type": seconds, "help": "seconds that the job has; no shard begins too late"},
     "--round": {"help": "folder of claims; default: all missing shards"},
     "--seat": {"type": natural, "help": "the GPU of this node to look at first"},
     "--parent": {"type": int, "help": "end when the process of this id ends"},

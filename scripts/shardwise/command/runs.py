@@ -61,6 +61,7 @@ def submit(options: Namespace) -> int:
     line = _line(options)
     busy = f"a run that was submitted in this folder is still at work (see {_LOG}); let it finish"
     take_lock(_LOG, busy).close()
+    watch = _watch(options.others)
     first = line.index("snakemake") + 1  # of its options: after a -- it would take -n for a target
     if code := subprocess.run([*line[:first], "-n", *line[first:]], check=False).returncode:
         return code
@@ -74,7 +75,7 @@ def submit(options: Namespace) -> int:
         who, cancel = _submit_job(line, options)
     sys.stdout.write(
         f"{who} does the run; its messages: {_LOG}\n"
-        f"Watch it: {_watch(options.others)}\nStop it with its jobs: {cancel}\n"
+        f"Watch it: {watch}\nStop it with its jobs: {cancel}\n"
     )
     return 0
 

@@ -31,8 +31,7 @@ SCHEDULER_CLIENTS = ("sbatch", "qsub")
 CUDA_MAJORS = (12, 13)
 # The folder of the leases: local to the node, and unlike TMPDIR the same for all its users.
 LEASES = "/tmp/shardwise-leases"
-# How long a task waits while no lease changes hands: large shards take some minutes. A job of a
-# cluster asks for only some minutes beyond its work, and is killed after them without a word.
+# While no lease changes hands. A job has only some minutes beyond its work, and is killed then.
 WAIT_SECONDS, JOB_WAIT_SECONDS = 3600.0, 300.0
 POLL_SECONDS = 1.0
 # Between two messages. A job whose devices all failed in this run keeps them as long: else the
@@ -90,11 +89,13 @@ def candidates(
 ) -> list[Device]:
     """The devices that this task may take: those of this node that a variable names, or all.
 
-    A number is the index of a GPU; if MIG cuts that GPU, it means all its instances. Raises
-    TryAgain if the variable names no device, or one that this node does not have.
+    A number is the index of a GPU; if MIG cuts that GPU, it means all its instances. TryAgain if
+    there is no device, or the variable names none or one of another node.
     """
     devices, given = present() if devices is None else devices, variables(environ)
-    if devices and not given and "SLURM_JOB_ID" not in environ:  # Slurm then has granted no GPU
+    if not devices:
+        raise TryAgain("there is an NVIDIA driver but no usable device: NVML lists none here")
+    if not given and "SLURM_JOB_ID" not in environ:  # Slurm then has granted no GPU
         return [*devices]
     name, value = next(iter(given.items()), (VISIBLE, ""))
     words = {_BEFORE_INDEX.sub("", word) for word in re.split(r"[\s,]+", value.strip())}
@@ -102,7 +103,7 @@ def candidates(
         here = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
         raise TryAgain(
             f"there is an NVIDIA driver but no usable device: {name}={value!r} does not name "
-            f"devices of this node, which are: {here or 'none'}; ask for one GPU per shard in the "
+            f"devices of this node, which are: {here}; ask for one GPU per shard in the "
             f"profile's block multiply, or unset {name} if no scheduler has set it"
         )
     return [device for device in devices if words & {device.uuid, str(device.index)}]
@@ -151,11 +152,13 @@ def take(
         lost = all(device.uuid in failed for device in devices)
         patience = min(limit, _MINUTE * in_job) if lost else limit
         if now - last_change >= patience:
+            if lost:
+                raise TryAgain(f"no device is left ({situation}); run again on another node")
             raise TryAgain(
                 f"no device became free, and no lease changed hands for {patience:.0f} s: "
-                f"{situation}; end what hangs (shardwise doctor on this node shows it), or ask for "
-                "other devices, and run again. If shards really take that long, start only as many "
-                "at once as there are devices (snakemake --cores), or name a longer --device-wait"
+                f"{situation}; end what hangs (shardwise doctor on this node shows it), and run "
+                "again. If shards really take that long, start only as many at once as there are "
+                "devices (snakemake --cores), or set a longer --device-wait"
             )
         if now >= next_message:
             log.warning("waiting for a free device: %s", situation)
@@ -177,9 +180,9 @@ def _try(device: Device, needed: int, failed: Mapping[str, str]) -> str | None:
 def lease(uuid: str, look: bool = False) -> str | None:
     """Lease a device to this process, unless this is a mere look; return who else holds it.
 
-    The lease is a lock. The descriptor of its file stays open until this process and its children,
-    which inherit it, have ended, however they died. Looks share the lock, so none is in another's
-    way. `TryAgain` if the folder, which SHARDWISE_LEASES may name, cannot be used.
+    The lease is a lock, which looks share. The descriptor of its file stays open until this process
+    and its children, which inherit it, have ended, however they died. `TryAgain` if the folder,
+    which SHARDWISE_LEASES may name, cannot be used.
     """
     folder = Path("/tmp", os.environ.get("SHARDWISE_LEASES") or LEASES)
     try:

@@ -61,12 +61,13 @@ def present() -> list[Device]:
 
 def _devices(nvml: Any, gpu: Any, index: int) -> Iterator[Device]:
     """A GPU, or its instances if MIG has cut it."""
-    handles = []
+    handles, places = [], 0
     with suppress(nvml.NVMLError):  # GPUs that cannot be cut do not know
-        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):  # 0 if MIG is off
-            with suppress(nvml.NVMLError):  # not every place has an instance
-                handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number))
-    for handle in handles or [gpu]:
+        places = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)  # 0 if MIG is off
+    for number in range(places):
+        with suppress(nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
+            handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number))
+    for handle in handles if places else [gpu]:
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
             total, free = memory.total, memory.free

@@ -188,11 +188,10 @@ class ShardJob:
                 write.result()
             own, *right = [factor.hashed.hexdigest() for factor in self.factors]
             if self._copied not in (None, own):
-                words = (
+                raise _damage(plan, shard) or errors.TryAgain(
                     "the bytes of the shard's copy have changed on their way from the disk, where "
+                    "they are whole; suspect the memory of this node, and try again"
                 )
-                words += "they are whole; suspect the memory of this node, and try again"
-                raise _damage(plan, shard) or errors.TryAgain(words)
             witness = session.ring.operation.witness(self)
             checksum = self.writer.hashed.hexdigest()
             identity = os.fstat(self.writer.file.fileno())

@@ -235,7 +235,8 @@ def by_cause(found: Iterable[Failure], root: Path) -> Iterator[str]:
         names = ", ".join(_shown(failure.name) for failure in same[:_MOST_NAMED])
         names += f" and {len(same) - _MOST_NAMED} more" if len(same) > _MOST_NAMED else ""
         where = f" (log: {root / same[0].log})" if same[0].log else ""
-        yield f"failed: {names}: {same[0].reason}{where}"
+        alike = " (and others like it)" * (len({each.reason for each in same}) > 1)
+        yield f"failed: {names}: {same[0].reason}{alike}{where}"
     if rest := ordered[_MOST_CAUSES:]:
         yield f"and {sum(map(len, rest))} failures of {len(rest)} other causes: see {root}/failed"
 

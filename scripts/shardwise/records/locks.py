@@ -1,6 +1,7 @@
 """Locks on a results folder: who may work in it at the same time."""
 
 import fcntl
+import os
 from contextlib import AbstractContextManager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
@@ -49,10 +50,11 @@ def holders(path: Path) -> list[str]:
     """The processes of this machine that hold a lock on a file, as far as the kernel says."""
     found = set[str]()
     with suppress(OSError):
-        inode = f":{path.stat().st_ino}"
+        file = path.stat()
+        own = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
         for line in Path("/proc/locks").read_text().splitlines():
             _, kind, _, _, pid, place, *_ = line.split()
-            if kind == "FLOCK" and place.endswith(inode):  # else it waits for one
+            if kind == "FLOCK" and place == own:  # else it waits for one
                 found.add(pid)
     return sorted(found)
 

@@ -5,6 +5,7 @@ name: unlike the content of a file, it is complete from the first moment. The po
 of a dead worker back, else they wait for the next round.
 """
 
+import errno
 import json
 import os
 import random
@@ -51,6 +52,9 @@ def begin(plan: Plan, shards: Sequence[str], workers: int, attempt: int) -> str:
     try:
         (folder / "first").symlink_to(_LIST)
     except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        end(plan.results)
         raise InputError(
             f"{plan.results.root}: its disk takes no symbolic links ({error.strerror}), by which "
             "workers claim shards; set results to a folder on another disk, or dispatch: jobs"
@@ -63,7 +67,9 @@ def load(plan: Plan, name: str) -> Round:
     try:
         return Round(**json.loads((plan.results.claims / name / _LIST).read_bytes()))
     except FileNotFoundError:
-        raise TryAgain(f"the round {name} has ended; without --round, all is computed") from None
+        raise TryAgain(
+            f"the round {name} has ended; without --round, all missing shards are"
+        ) from None
 
 
 def end(results: Results) -> None:
@@ -143,7 +149,9 @@ class Claims:
 
     def _take(self) -> Iterator[str]:
         """The shards of a free block, which is then claimed, and of another, until none is free."""
-        while free := sorted(set(range(len(self._blocks))).difference(self._taken())):
+        while free := sorted(
+            set(range(len(self._blocks))).difference(self._taken(), self._claimed)
+        ):
             block = random.choice(free[: self._workers])  # so workers seldom want the same one
             with suppress(FileExistsError):  # as NFS may say of our own, if an answer was lost
                 (self._folder / str(block)).symlink_to(self._who)

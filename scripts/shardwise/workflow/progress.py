@@ -168,7 +168,7 @@ class Listener(logging.Handler):
                     bar = "━" * (_BAR * done // len(rows))
                     bar = f"{bar:─<{_BAR}} " if sys.stderr.isatty() else ""
                     more = ""
-                    if rate := (first - left) / (now - began):
+                    if (rate := (first - left) / (now - began)) > 0:
                         more = f"; {human_bytes(rate)}/s"
                         more += f", about {seconds(left / rate)} to go" if left else ""
                     tell(f"shardwise: multiply: {bar}{words}{more}")
@@ -179,7 +179,7 @@ class Listener(logging.Handler):
         """Say, as the process ends, what is whole, or what failed, why, and how to continue."""
         if self.began:
             self._ended.set()
-            self._ending = False  # all jobs have ended: Ctrl-C ends what follows
+            self._ending = True
             os.chdir(self._folder)
             code = self._tell_end()
             if self._interrupted:  # Snakemake would end with 1, as if a job had failed
@@ -201,7 +201,9 @@ class Listener(logging.Handler):
             for line in filter(None, [done, *barred, advice(run.plan)]):
                 tell(f"shardwise: {line}")
             return 0
+        self._ending = False  # Ctrl-C ends the page, and nothing else
         done, (seen, made) = shards - len(missing), make_page(run)
+        self._ending = True
         if self._interrupted:
             tell(f"\nshardwise: interrupted: {done} of {shards} shards done")
         else:

@@ -291,7 +291,7 @@ _COUNT = re.compile(r"\b(?:gpu(?::[^,:(]+)?:|n?(?:gpus?|cuda)=)(\d+)\b")
 def counted(resources: Mapping[str, str]) -> int:
     """GPUs per node that ``gres`` of Slurm or a ``uge_...`` of Grid Engine names; 0 if none does.
 
-    Plain Grid Engine does not say which GPUs it grants, so the job itself must not use more.
+    A job uses no more: plain Grid Engine does not say which GPUs it grants.
     """
     words = [words for name, words in resources.items() if re.match("gres$|uge_", name)]
     return sum(map(int, _COUNT.findall(" ".join(words))))
