@@ -32,8 +32,7 @@ CUDA_MAJORS = (12, 13)
 # The folder of the leases: local to the node, and unlike TMPDIR the same for all its users.
 LEASES = "/tmp/shardwise-leases"
 # While no lease changes hands. A job has only some minutes beyond its work, and is killed then.
-WAIT_SECONDS, JOB_WAIT_SECONDS = 3600.0, 300.0
-POLL_SECONDS = 1.0
+WAIT_SECONDS, JOB_WAIT_SECONDS, POLL_SECONDS = 3600.0, 300.0, 1.0
 # Between two messages. A job whose devices all failed in this run keeps them as long: else the
 # scheduler would give them to the next job in the queue, and retries would be used up in seconds.
 _MINUTE = 60.0
@@ -132,8 +131,7 @@ def take(
     if _taken:
         return _taken[0]
     in_job = host.job(environ) is not None
-    if limit is None:
-        limit = JOB_WAIT_SECONDS if in_job else WAIT_SECONDS
+    limit = (JOB_WAIT_SECONDS if in_job else WAIT_SECONDS) if limit is None else limit
     last, last_change, next_message = dict[str, str](), 0.0, 0.0
     while True:
         devices, failed, reasons = candidates(environ), barred(), dict[str, str]()
@@ -180,9 +178,8 @@ def _try(device: Device, needed: int, failed: Mapping[str, str]) -> str | None:
 def lease(uuid: str, look: bool = False) -> str | None:
     """Lease a device to this process, unless this is a mere look; return who else holds it.
 
-    The lease is a lock, which looks share. The descriptor of its file stays open until this process
-    and its children, which inherit it, have ended, however they died. `TryAgain` if the folder,
-    which SHARDWISE_LEASES may name, cannot be used.
+    The lease is a lock, which looks share, on a file that this process and its children, which
+    inherit it, keep open until they end. `TryAgain` if the folder cannot be used.
     """
     folder = Path("/tmp", os.environ.get("SHARDWISE_LEASES") or LEASES)
     try:
