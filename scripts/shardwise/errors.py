@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import reprlib
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -75,10 +76,12 @@ def of_code(code: int, text: str) -> ShardwiseError:
 
 def short(value: Any) -> str:
     """A value for a message: 120 characters at most, whatever a hostile file holds."""
+    brief = reprlib.Repr()
+    brief.maxlevel, brief.maxstring, brief.maxother, brief.maxlong = 2, 80, 80, 40
     try:
-        return f"{value!r:.120}"
-    except (ValueError, RecursionError):  # as of a number of more than 4,300 digits
-        return "a value that is too large to be shown"
+        return brief.repr(value)[:120]
+    except ValueError:  # Python prints no number of more than 4,300 digits
+        return "a number of too many digits"
 
 
 def some(names: Iterable[str], most: int = 20) -> str:
@@ -165,8 +168,8 @@ def verdict(error: BaseException) -> tuple[int, str]:
         words = " ".join(str(error).split())
         named = [f"{name}={os.environ[name]}" for name in FINDERS if os.environ.get(name)]
         unset = f"unset what may lead to another: {', '.join(named)}; " if named else ""
-        do = "pip install what is missing, on every node; shardwise doctor says more"
-        return 2, f"a package does not load: {words}; {unset}{do}"
+        do = f"pip install {error.name or 'what is missing'} on every node; "
+        return 2, f"a package does not load: {words}; {do}{unset}shardwise doctor says more"
     return FAULT, "this is a fault of shardwise, not yours; please report it"
 
 

@@ -119,4 +119,5 @@ def file_of(name: str) -> str:
 def choose_one(file: object, inside: str, names: list[str]) -> InputError:
     """The error that a file has no such array; it names those that the file has."""
     known = some((f"{file}:{name:.99}" for name in names), 5) or "its arrays (it has none)"
-    return InputError(f"{file} holds no array {inside!r:.99}; name one of {known}")
+    which = f"holds no array {inside!r:.99}" if inside else "may hold several arrays"
+    return InputError(f"{file} {which}; name one of {known}")

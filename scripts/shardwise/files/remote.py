@@ -17,12 +17,11 @@ from shardwise.errors import InputError, TryAgain, changed
 from shardwise.files.pieces import PART_BYTES
 
 _HERE = r"http(?=://(?:localhost|127\.0\.0\.1)[:/])"  # without encryption: this machine alone
-_URL = re.compile(rf"(s3|gs|az|https|{_HERE})://([^/]*)/(.*)", re.DOTALL)
+_URL = re.compile(rf"(s3|gs|az|https|{_HERE})://([^/]*)/?(.*)", re.DOTALL)
 _ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+-]*://")
 _HOST = re.compile(r"[\w.-]+(:[0-9]+)?", re.ASCII)
-# Globs, what messages and files must not show, and what obstore takes in no name: empty parts, "."
-# and "..", and control characters.
-_ODD = re.compile(r"(^|/)\.{0,2}/|(^|/)\.{1,2}$|[\0-\x1f\x7f*[?#]")
+# Globs, and what obstore takes in no name: empty parts, "." and "..", and control characters.
+_ODD = re.compile(r"(^|/)\.{0,2}/|(^|/)\.{1,2}$|[\0-\x1f\x7f*[]")
 _FINAL = re.compile("[34](?!08|29)")  # a status that another try would not change
 
 
@@ -46,10 +45,15 @@ def masked(text: str) -> str:
 
 def problem(name: str) -> str | None:
     """Why an address is refused without asking a server; None for a good one, and for a path."""
-    scheme, host, key = (_URL.findall(name) or [("", "", "")])[0]
-    web = scheme.startswith("http")  # a folder of a web server cannot be listed
-    odd = _ODD.search(unquote(key) if web else key) or (web and not key.endswith(".npy"))
-    if not _ADDRESS.match(name) or (_HOST.fullmatch(host) and not odd):
+    good = not _ADDRESS.match(name)
+    if is_url(name):
+        scheme, host, key = _URL.findall(name)[0]
+        web = scheme.startswith("http")
+        # A folder of a web server cannot be listed. Messages and files show addresses.
+        odd = (web and not name.endswith(".npy")) or "?" in name or "#" in name
+        odd = odd or bool(_ODD.search(unquote(key) if web else key))
+        good = not odd and not name.endswith(f"://{host}") and bool(_HOST.fullmatch(host))
+    if good:
         return None
     return (
         f"{masked(name)} is not the address of an object, such as s3://bucket/folder/a.npy (also "

@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files.commit import commit
+from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.numerics import covariance, statistics
 from shardwise.plan import plan as plans
@@ -29,6 +30,7 @@ from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ArrayFile
 from shardwise.reduce.results import ResultFiles
 
+_KINDS = {type(None): "none", int: "integers", str: "names"}
 _OF_COVARIANCES = "row_mean", "covariance", "correlation"
 _NUMBERS = 2**16  # taken at a time of each folder, and of each label: 256 take 128 MiB
 
@@ -66,15 +68,18 @@ class Source:
             "dtype of the product": problem.product_dtype,
             "precision": facts.settings.precision,
             "backend": self.summary.backend,
-            "kind of labels": type(next(iter(self.matrices), None)).__name__,
+            "kind of labels": _KINDS[type(next(iter(self.matrices), None))],
             "covariance": str(problem.covariance).lower(),
             "ddof": facts.covariance.ddof if facts.covariance else "none",
         }
 
-    def read(self, name: str) -> np.ndarray:
-        """The numbers of a result, in one row, mapped."""
-        numbers: np.ndarray = np.load(self.plan.results.statistic(name), "r")
-        return numbers.reshape(-1)
+    def read(self, name: str, first: int, count: int) -> np.ndarray:
+        """The ``count`` numbers of a result from number ``first`` on."""
+        path, dtype = self.plan.results.statistic(name), np.dtype(self.summary.files[name].dtype)
+        found = np.fromfile(path, dtype, count, offset=DATA_OFFSET + first * dtype.itemsize)
+        if len(found) != count:
+            raise IntegrityError(f"{path} has changed: it has become shorter; merge again")
+        return found
 
 
 def run(out: Path, folders: Iterable[str]) -> int:
@@ -183,7 +188,7 @@ def _sums(
                 for row, label in enumerate(source.matrices or [None]):
                     tree = () if label is None else (labels.index(label),)
                     first = row * numbers + low
-                    array = source.read(source.names[0])[first : first + width]
+                    array = source.read(source.names[0], first, width)
                     total.put((*tree, 0, places[tree]), array)
                     places[tree] += 1
             found = total.results(weight)
@@ -197,11 +202,12 @@ def _covariances(sources: Sequence[Source], weights: np.ndarray) -> Totals:
     columns, ddof = problem.left[1], facts.covariance.ddof
     counts = [count_rows(source.plan.problem, source.weights, ddof) for source in sources]
     _, divisor = count_rows(problem, weights, ddof)
-    means = np.stack([source.read("row_mean") for source in sources])
-    diagonals = np.stack([source.read("covariance")[:: columns + 1] for source in sources])
-    merged, mean = covariance.of_groups(counts, means, divisor, diagonals)
+    means = np.stack([source.read("row_mean", 0, columns) for source in sources])
+    places = range(0, columns**2, columns + 1)
+    diagonals = [[own.read("covariance", at, 1)[0] for at in places] for own in sources]
+    merged, mean = covariance.of_groups(counts, means, divisor, np.array(diagonals))
     yield 0, {"row_mean": mean}
     for low in range(0, columns**2, _NUMBERS):
-        part = slice(low, low + _NUMBERS)
-        given = np.stack([source.read("covariance")[part] for source in sources])
+        width = min(_NUMBERS, columns**2 - low)
+        given = np.stack([source.read("covariance", low, width) for source in sources])
         yield low, merged.elements(given, low)

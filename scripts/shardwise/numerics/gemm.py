@@ -346,7 +346,7 @@ def check_precision(multiply: Callable[[], Any], factors: list[Any], compute: st
     raise IntegrityError(
         f"in a known product of {dtype} the device computed {number} squared as {square}, not "
         f"{expected}: lower precision than {compute}. Look for what changes the arithmetic of "
-        f"cuBLAS here (environment variables, another library)"
+        "cuBLAS here (environment variables, another library), or ask for precision: tf32"
     )
 
 

@@ -138,9 +138,11 @@ def _contradictions(full: Mapping[str, Any]) -> list[str]:
         (product not in PRODUCTS and not function_parts(product),
          f"product: {_shown(product)}: unknown product; use one of {', '.join(PRODUCTS)}, or a "
          "function of your own, file.py:function"),
-        (takes_b(product) and right is None, f"right: {product} needs it; name the .npy file of B"),
+        (takes_b(product) and right is None,
+         f"right: {product} needs this key; name the .npy file of B"),
         (right is not None and not takes_b(product),
-         f"right: the product {product:.200} has no B; remove it, or use a product with B"),
+         f"right: the product {product:.200} has no B; remove it, or use one of "
+         f"{', '.join(filter(takes_b, PRODUCTS))}"),
         (full["depends"] and not function_parts(product),
          f"depends: only a function of your own reads such files, not {short(product)}; remove it"),
         *((full[key] != default and not covariance,

@@ -28,7 +28,7 @@ def plan(
         raise InputError(f"covariance: of {stack.dtype} needs the conjugate: use product: A.H @ A")
     if weights is not None and weights.min() < 0:
         told = f"a weight of {weights.min()} for matrix {weights.argmin()}"
-        raise InputError(f"covariance: rows cannot count less than 0 times: {told}; correct it")
+        raise InputError(f"covariance: rows cannot count fewer than 0 times: {told}; correct it")
     number, divisor = count_rows(problem, weights, settings.ddof)
     if divisor <= 0:
         told = f"the divisor for {number:g} rows would be {divisor:g}"

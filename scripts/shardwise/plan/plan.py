@@ -280,7 +280,8 @@ def load(path: Path) -> Plan:
 
 def _table(path: Path, kind: type, facts: Facts) -> list[Any]:
     """The rows of a file of the plan; IntegrityError if it is missing, changed or damaged."""
-    raw = read(path, sys.maxsize) or b""
+    if (raw := read(path, sys.maxsize)) is None:
+        raise IntegrityError(f"{path} is missing; remove plan.tsv too, and start the run again")
     tables.check(raw, facts.checksums, path)
     return tables.from_tsv(raw, kind, path)
 

@@ -152,10 +152,11 @@ def check_folder(plan: Plan) -> int:
     try:
         mode_of(root)  # raises for a name that is too long, and for a link that leads to itself
         refuse_links(results)
-        old = chain(results.products.glob("*.npy"), results.products.glob("000/*.npy"))
-        if keyless := next((path for path in old if path.stem.isdecimal()), None):
+        there = chain(results.products.glob("*.npy"), results.products.glob("000/*.npy"))
+        stems = [path.stem for path in there]
+        if stems and all(map(str.isdecimal, stems)):
             raise InputError(
-                f"results: {root} is of a version whose files, such as {keyless.name}, have no "
+                f"results: {root} is of a version whose files, such as {stems[0]}.npy, have no "
                 "keys in their names; choose another folder, or move this one away: all is "
                 "computed again"
             )
@@ -205,7 +206,9 @@ def _refuse_names(results: Results, names: Iterable[str]) -> None:
         if {"{", "}"} & {*file_of(name)}:
             raise InputError(f"{name}: file names with braces are not supported; rename it")
         if not is_url(name) and (path.parent == root or reserved.intersection(path.parents)):
-            raise InputError(f"{name} lies in the folder of results; choose another for these")
+            raise InputError(
+                f"{name} lies where the run writes its own files; choose another results folder"
+            )
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:

@@ -196,12 +196,16 @@ def check(problem: Problem, names: list[str], keep: str, total_weight: float | N
         words = f"inner dimensions do not match: {left} and {right or left}"
         raise InputError(f"product {problem.product}: {words}; {cure}")
     if total_weight is not None and dtype == "int64":
-        words = f"products of {dtype} are not weighed; save the input as float64, or return it"
+        words = f"products of {dtype} are not weighed; save float64, or have a function return it"
         raise InputError(f"weights: {words}")
     others = set(STATISTICS) - set(OF_SUMS)
     rules = (
         (problem.labels, STATISTICS[1:], "with labels only sum is allowed, one per label"),
-        (keep == "sum", others, "they need each product; use keep: products, not keep: sum"),
+        (
+            keep == "sum",
+            others,
+            "this needs each single product: use keep: products, or only sum and mean",
+        ),
         (total_weight is not None, others, "with weights only sum and mean are allowed"),
         (total_weight == 0, ("mean",), "the weights add up to 0, so the mean would divide by 0"),
         ("complex" in dtype, ("min", "max"), f"products of {dtype} have no order"),

@@ -108,7 +108,7 @@ def _matched(pattern: str) -> list[str]:
     """The arrays that a pattern names, such as ``frames/*.h5:/entry/frames``; refused if none."""
     # split() cuts only after suffixes that it knows.
     for file, _, inside in ((split(pattern)[0], ":", split(pattern)[1]), pattern.rpartition(":")):
-        if found := lookup.matches(file):
+        if file and (found := lookup.matches(file)):
             return [_located(f"{path}:{inside}" if inside else str(path)) for path in found]
     cure = "an array in each file is named after a colon, such as frames/*.h5:/entry/frames"
     raise InputError(f"input: glob {pattern} matches nothing ({Path(pattern).absolute()}); {cure}")
@@ -175,7 +175,10 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
         if len(seen) == len(sources):
             wrong = f"is the same file as {twin}; leave one out, or copy it to count it twice"
         elif len(shape) != 3 and not (len(shape) == 2 and origin != "input"):
-            wrong = f"has shape {shape}; write a stack (N, m, k), or a folder of matrices (m, k)"
+            wrong = f"has shape {shape}; write it as a stack (N, m, k)"
+            wrong += (
+                ", or name a folder of 2-D files" if origin == "input" else ", or a matrix (m, k)"
+            )
         elif 0 in shape:
             wrong = f"has shape {shape}, so there is nothing to multiply; leave it out"
         elif shape[-2:] != head.shape[-2:] or header.native != head.native:

@@ -202,4 +202,4 @@ def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
         return ""
     words = f"unless the config says depends: [{', '.join([*listed, *named])}]"
     names = some(named, 5)
-    return f"product: {file} names {names}: no change there computes a shard again, {words}"
+    return f"product: {file} names {names}: a change there computes no shard again, {words}"

@@ -63,7 +63,9 @@ def note(
     words = re.sub("\n *", "; ", reason.partition("\nTraceback (most recent call last)")[0])
     if len(words := one_line(words)) > _MOST_LETTERS:
         # It may hold a command that users paste: cut no name of a file, and add no word to it.
-        words = f"{words[:_MOST_LETTERS].rpartition(' ')[0]}; … (the log has the rest)"
+        words = (
+            f"{words[:_MOST_LETTERS].rpartition(' ')[0] or words[:99]}; … (the log has the rest)"
+        )
     place = os.path.relpath(log, results.root) if log else None
     failure = Failure(name, code, words, host.node(), time.time(),
                       device, attempt, this_run(), place)  # fmt: skip
