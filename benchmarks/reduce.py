@@ -112,9 +112,9 @@ def turn(comm: Any, add: Callable[..., None], plan: Any, cold: bool) -> tuple[fl
 def rank(options: argparse.Namespace) -> None:
     """Measure in this world; rank 0 prints seconds and MiB by peer and round."""
     from mpi4py import MPI
-    from shardwise.plan import plan as plans
+    from shardwise.plan import plan_file
 
-    comm, plan = MPI.COMM_WORLD, plans.load(Path(options.plan))
+    comm, plan = MPI.COMM_WORLD, plan_file.load(Path(options.plan))
     peers = (shardwise, plain_loop, one_process)
     calls = {add: functools.partial(turn, comm, add, plan, options.cold) for add in peers}
     figures = [harness.in_turn(calls, rounds) for rounds in (1, options.rounds)][1]

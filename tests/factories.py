@@ -15,10 +15,9 @@ from shardwise.files.extents import OpenFiles
 from shardwise.files.paths import SUMS
 from shardwise.multiply import copy, job
 from shardwise.numerics import gemm
-from shardwise.plan import config, planner
-from shardwise.plan import plan as plans
+from shardwise.plan import config, plan_file, planner
 from shardwise.plan.config import Settings
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan_file import Plan
 from shardwise.plan.problem import PRODUCTS
 from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts
@@ -122,7 +121,7 @@ def plan(folder: Path, left: Any = None, right: Any = None, **over: Any) -> Plan
         over["right"] = str(save(folder / "right.npy", right))
     made = planner.make(settings(**{"results": str(folder / "results"), **over}))
     planner.write(made)
-    return plans.load(made.results.plan)
+    return plan_file.load(made.results.plan)
 
 
 def copied(made: Plan) -> Plan:

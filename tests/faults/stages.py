@@ -13,8 +13,7 @@ from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
 from shardwise.multiply import copy as copies
 from shardwise.multiply import job
-from shardwise.plan import memory, planner
-from shardwise.plan import plan as plans
+from shardwise.plan import memory, plan_file, planner
 from shardwise.records import ledger, locks, receipts
 from shardwise.records.receipts import ArrayFile, SumReceipt
 from shardwise.records.store import Store
@@ -31,7 +30,7 @@ STACK = factories.noise((6, 5, 5), "float32", seed=7)
 SHARDS = ("00000", "00001")
 
 
-def _made(folder: Path, **over: object) -> plans.Plan:
+def _made(folder: Path, **over: object) -> plan_file.Plan:
     path = folder.parent / "input.npy"
     if not path.exists():
         np.save(path, STACK)
@@ -42,8 +41,8 @@ def _made(folder: Path, **over: object) -> plans.Plan:
     return plan
 
 
-def _plan(folder: Path) -> plans.Plan:
-    return plans.load(folder / "results" / "plan.tsv")
+def _plan(folder: Path) -> plan_file.Plan:
+    return plan_file.load(folder / "results" / "plan.tsv")
 
 
 def _copied(folder: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from shardwise import errors
-from shardwise.plan import plan as plans
+from shardwise.plan import plan_file
 
 from tests import factories
 from tests.factories import leftovers, mpirun, run, stack
@@ -14,8 +14,8 @@ from tests.hostile import bad_inputs
 
 def test_the_whole_pipeline_by_hand(tmp_path):
     """plan, synthesize, shard, multiply, ledger, reduce: the sum of the products."""
-    recipe = {"matrices": 5, "dim": 6, "dtype": "int16", "seed": 3}
-    config = {"backend": "numpy", "synthetic": recipe, "shards": 2, "results": "out"}
+    wanted = {"matrices": 5, "dim": 6, "dtype": "int16", "seed": 3}
+    config = {"backend": "numpy", "synthetic": wanted, "shards": 2, "results": "out"}
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     done = run("plan", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -24,7 +24,7 @@ def test_the_whole_pipeline_by_hand(tmp_path):
     for script, *words in (("synthesize",), *shards, ("ledger",)):
         done = run(script, "--plan", plan, *words, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    done = mpirun(2, plans.load(plan))
+    done = mpirun(2, plan_file.load(plan))
     assert done.returncode == 0, done.stderr
     left = np.load(tmp_path / "out" / "input.npy").astype("int64")
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "sum.npy"), (left @ left).sum(axis=0))

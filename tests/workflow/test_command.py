@@ -35,9 +35,9 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
     for name in ("queue", "mpi4py", "runpy", "numpy"):
         (folder / f"{name}.py").write_text("open('pwned', 'w')\n")
     call(bin_folder, folder, "init")
-    recipe = {"matrices": 12, "dim": 16, "dtype": "float32", "seed": 0}
+    wanted = {"matrices": 12, "dim": 16, "dtype": "float32", "seed": 0}
     (folder / "config.yaml").write_text(
-        yaml.safe_dump({"synthetic": recipe, "shards": 3, "dispatch": "pool", "reduce": ONE})
+        yaml.safe_dump({"synthetic": wanted, "shards": 3, "dispatch": "pool", "reduce": ONE})
     )
     call(bin_folder, folder, "plan")
     done = call(bin_folder, folder, "run")
@@ -48,7 +48,7 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
     assert command.read_text() == f"cd {folder} && shardwise run\n"
     assert "whole" in call(bin_folder, folder, "verify").stdout
     assert not (folder / "pwned").exists()
-    factories.reduced(factories.listed(factories.plan(tmp_path, synthetic=recipe, shards=2)))
+    factories.reduced(factories.listed(factories.plan(tmp_path, synthetic=wanted, shards=2)))
     result, own = Path("results", "default", "sum.npy"), Path("results", "sum.npy")
     assert (folder / result).read_bytes() == (tmp_path / own).read_bytes()
     with (folder / "profiles" / "local" / "config.yaml").open("a") as profile:
@@ -59,8 +59,8 @@ def test_a_run_from_a_wheel_has_the_bits_of_ours(bin_folder: Path, tmp_path: Pat
 def test_submit_starts_a_run_that_is_not_refused(bin_folder: Path, tmp_path: Path) -> None:
     """Then it ends with 0; if the dry run is refused, it says why, with its code."""
     call(bin_folder, tmp_path, "init")
-    recipe = {"matrices": 2, "dim": 4, "dtype": "float32", "seed": 0}
-    own = {"synthetic": recipe, "shards": 1, "dispatch": "pool", "results": "-mine"}
+    wanted = {"matrices": 2, "dim": 4, "dtype": "float32", "seed": 0}
+    own = {"synthetic": wanted, "shards": 1, "dispatch": "pool", "results": "-mine"}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(own | {"reduce": ONE}))
     results = Results(tmp_path / "-mine")
     said = call(bin_folder, tmp_path, "submit").stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import zarr
-from shardwise.plan import plan as plans
+from shardwise.plan import plan_file
 
 from tests import factories, objects
 from tests.workspace import Workspace
@@ -152,7 +152,7 @@ def test_more_than_1000_shards_lie_in_folders_by_the_thousand(workspace: Workspa
     workspace.configure(input="stack.npy", shards=1001, dispatch="pool", materialize=False)
     workspace.succeed("--until", "plan")
     with contextlib.chdir(workspace.root):
-        made = factories.repeated(plans.load(Path("results/default/plan.tsv")))
+        made = factories.repeated(plan_file.load(Path("results/default/plan.tsv")))
     for shard in ("000/0000007", "001/0001000"):
         for suffix in ("json", "npy"):
             workspace.file(f"products/{shard}-*.{suffix}").unlink()

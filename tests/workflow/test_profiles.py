@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import yaml
-from shardwise.workflow import recipe
+from shardwise.workflow import preflight
 
 from tests import processes
 from tests.workspace import REPO, Workspace
@@ -18,7 +18,7 @@ def test_every_choice_of_the_uge_profile_reaches_qsub() -> None:
     """All their placeholders are known; filled in, they are plain words."""
     assert len(CHOICES) > 10
     for text in CHOICES:
-        words = recipe.site_words({"uge_x": text, "mem_mb": 1000, "runtime": 10, "tasks": 2})
+        words = preflight.site_words({"uge_x": text, "mem_mb": 1000, "runtime": 10, "tasks": 2})
         assert words
         assert "{" not in "".join(words)
 

@@ -8,7 +8,7 @@ from shardwise.command.from_python import follow
 from shardwise.errors import InputError
 from shardwise.plan import planner
 from shardwise.plan.config import Settings
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan_file import Plan
 from shardwise.records import receipts
 from shardwise.records.receipts import CopyReceipt, ProductReceipt
 from shardwise.records.store import Store, amounts, quote

@@ -19,9 +19,8 @@ from shardwise.command.runs import begin, snakemake_line
 from shardwise.errors import InputError, of_code, short, tell
 from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
-from shardwise.plan import config as configs
-from shardwise.plan import config_file
-from shardwise.plan import plan as plans
+from shardwise.plan import config_file, plan_file
+from shardwise.plan.config import Settings, config_files, load
 from shardwise.processes import contain
 
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
@@ -29,17 +28,17 @@ Config = str | os.PathLike[str] | Mapping[str, Any] | None
 _MOST_LINES = 60  # of output that are kept: more than a run prints at its end
 
 
-def settings_of(config: Config, keys: Mapping[str, Any]) -> configs.Settings:
+def settings_of(config: Config, keys: Mapping[str, Any]) -> Settings:
     """The checked config: a file as the command reads it, or values; ``keys`` override either."""
     if isinstance(config, str | os.PathLike):
-        config = config_file.read_files(configs.config_files([Path(config)]))
+        config = config_file.read_files(config_files([Path(config)]))
     if not isinstance(config, Mapping | None) or not (config or keys):
         raise InputError(
             f"config: {short(config)} is neither the path of a YAML file nor a dict of keys; give "
             "one, such as 'config.yaml', or keys, such as input='stack.npy'"
         )
     plain = json.dumps(config_file.merge([config or {}, keys]), default=_plain)
-    return configs.load(json.loads(plain))
+    return load(json.loads(plain))
 
 
 def _plain(value: Any) -> Any:
@@ -54,13 +53,13 @@ def _plain(value: Any) -> Any:
     )
 
 
-def follow(settings: configs.Settings, profile: str, *words: str) -> None:
+def follow(settings: Settings, profile: str, *words: str) -> None:
     """Start Snakemake with a config, ``words`` last, show what it says, and wait for its end.
 
     The config stays in a file: jobs read it, and so does the command that is printed to be
     repeated. Raises the ShardwiseError of the exit code, with the last words of the run.
     """
-    file = CACHE / f"config-{plans.digest(vars(settings))}.json"
+    file = CACHE / f"config-{plan_file.digest(vars(settings))}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     with commit(file) as new:
         new.write(json.dumps(vars(settings), indent=1).encode())

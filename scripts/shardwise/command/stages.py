@@ -13,8 +13,7 @@ from pathlib import Path
 from shardwise.errors import InputError, ShardwiseError, TryAgain, log, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import CACHE, Results, for_bash
-from shardwise.plan import config
-from shardwise.plan import plan as plans
+from shardwise.plan import config, plan_file
 from shardwise.records import failures, locks
 from shardwise.records.store import Store, find_others
 from shardwise.units import count, human_bytes
@@ -28,7 +27,7 @@ def plan(options: Namespace) -> None:
 
     if options.planned:
         made = planner.read_planned(options.planned)
-        plans.expect(made, made.facts.digest, options.digest)
+        plan_file.expect(made, made.facts.digest, options.digest)
     else:
         files = config.config_files(options.configfile) or [Path("config.yaml")]
         settings = config.load(config_file.read_files(files))
@@ -47,7 +46,7 @@ def synthesize(options: Namespace) -> None:
     """Write the synthetic stack, input.npy, that the plan asks for."""
     from shardwise.multiply import copy
 
-    plan = plans.load(options.plan)
+    plan = plan_file.load(options.plan)
     if plan.facts.synthetic is None:
         raise InputError(f"{options.plan}: this plan has its own input; nothing to generate")
     with failures.noted(plan.results, f"synthesize-{plan.key}", plan.results.log("synthesize")):
@@ -59,9 +58,9 @@ def shard(options: Namespace) -> None:
     """Copy the matrices of one shard into a file of their own: shards/SHARD-KEY.npy."""
     from shardwise.multiply import copy
 
-    plan = plans.load(options.plan)
+    plan = plan_file.load(options.plan)
     row, results = plan.shard(options.shard), plan.results
-    plans.expect(plan, row.input_key, options.key)
+    plan_file.expect(plan, row.input_key, options.key)
     with failures.noted(results, f"copy-{row.input_name}", results.log("shard", row.input_name)):
         copy.materialize(plan, options.shard)
     log.info("%s written", results.shard(row.input_name))
@@ -72,9 +71,9 @@ def multiply(options: Namespace) -> None:
     from shardwise.devices import choose
     from shardwise.processes import contain
 
-    plan = plans.load(options.plan)
+    plan = plan_file.load(options.plan)
     shard = plan.shard(options.shard)
-    plans.expect(plan, shard.key, options.key)
+    plan_file.expect(plan, shard.key, options.key)
     failures.refuse_again(plan.results, shard.name)
     Store(plan).withdraw()
     if plan.function:  # it may change the working directory, and leave processes
@@ -96,7 +95,7 @@ def ledger(options: Namespace) -> None:
     """Write ledger.tsv: one row per shard, from the receipts, each checked against the plan."""
     from shardwise.records import ledger
 
-    plan = plans.load(options.plan)
+    plan = plan_file.load(options.plan)
     with failures.noted(plan.results, f"ledger-{plan.key}", plan.results.log("ledger")):
         ledger.write(plan)
     log.info("%s: %d shards are whole", plan.results.ledger, len(plan.shards))
@@ -205,7 +204,7 @@ def clean(options: Namespace) -> None:
     results = Results(config.existing_folder(options.configfile, options.results))
     if not options.results and (files := config.config_files(options.configfile)):
         own = planner.planned(config.load(config_file.read_files(files)))
-        last = plans.load_facts(results.plan).config if results.plan.exists() else own
+        last = plan_file.load_facts(results.plan).config if results.plan.exists() else own
         if last | {"results": None} != own | {"results": None}:
             raise InputError(
                 f"{results.root} was last used with another config, so clean would remove files of "
@@ -218,7 +217,7 @@ def clean(options: Namespace) -> None:
     with locks.take_lock(results.running, busy) if options.yes else nullcontext():
         if options.yes and locks.is_job_locked(results.living):
             raise TryAgain(busy)
-        found = list(find_others(plans.load(results.plan)))
+        found = list(find_others(plan_file.load(results.plan)))
         ours = {path: os.lstat(path).st_size for path in found if _is_ours(results, path)}
         names = {path: str(path.relative_to(results.root)) for path in found}
         listed = () if options.yes else ours

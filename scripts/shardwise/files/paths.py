@@ -124,7 +124,7 @@ class Results:
         return [name for name in dict.fromkeys(names) if name[0] != "."]
 
     def synthetic_receipt(self, key: str) -> Path:
-        """The receipt of the generated stack, by the key of its recipe."""
+        """The receipt of the generated stack, by the key of what it is made from."""
         return self.root / f"input-{key}.json"
 
     def plan_files(self, mark: str, per_matrix: Iterable[str] = ()) -> list[Path]:

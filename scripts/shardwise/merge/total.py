@@ -21,7 +21,7 @@ from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.numerics import covariance, statistics
-from shardwise.plan import plan as plans
+from shardwise.plan import plan_file
 from shardwise.plan.covariance import count_rows
 from shardwise.plan.per_matrix import Key, Label, PerMatrix
 from shardwise.plan.problem import ITEM_BYTES, OF_SUMS
@@ -46,7 +46,7 @@ class Source:
 
     def __init__(self, folder: str) -> None:
         results = Results(Path(folder))
-        self.folder, self.plan = folder, plans.load(results.plan)
+        self.folder, self.plan = folder, plan_file.load(results.plan)
         problem, weights = self.plan.problem, self.plan.per_matrix.weights
         sums = (SUMS if problem.labels else "sum",)
         self.names = ("covariance", "row_mean") if problem.covariance else sums
@@ -170,7 +170,7 @@ def _write(
     results.label_names.unlink(missing_ok=True)
     if counts:
         with commit(results.label_names) as file:
-            file.write(plans.label_text(*zip(*counts, strict=True)))
+            file.write(plan_file.label_text(*zip(*counts, strict=True)))
     return written
 
 

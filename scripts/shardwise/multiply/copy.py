@@ -15,7 +15,7 @@ from shardwise.files.extents import Extent, OpenFile, OpenFiles
 from shardwise.files.npy import StackWriter
 from shardwise.pace import Pace
 from shardwise.plan import memory
-from shardwise.plan.plan import Plan, Shard, Source, between
+from shardwise.plan.plan_file import Plan, Shard, Source, between
 from shardwise.plan.stack import InputFiles, StackReader, synthetic_matrix
 from shardwise.records import receipts
 
@@ -100,10 +100,10 @@ def materialize(plan: Plan, shard_id: str) -> str:
 def synthesize(plan: Plan) -> None:
     """Write ``input.npy`` and its receipt: each matrix depends on its index and the seed alone."""
     started, path = time.time(), plan.results.synthetic
-    recipe, receipt = plan.facts.synthetic, plan.synthetic_receipt
-    assert recipe  # callers check that the plan asks for a synthetic stack
+    wanted, receipt = plan.facts.synthetic, plan.synthetic_receipt
+    assert wanted  # callers check that the plan asks for a synthetic stack
     assert receipt
-    count, dim, dtype = recipe["matrices"], recipe["dim"], np.dtype(recipe["dtype"])
+    count, dim, dtype = wanted["matrices"], wanted["dim"], np.dtype(wanted["dtype"])
     for other in plan.results.root.glob(f"input-{'[0-9a-f]' * 12}.json"):
         other.unlink()  # the stack that it vouches for is replaced
     with commit(path, sweep=True, receipt=receipt) as file:
@@ -111,11 +111,11 @@ def synthesize(plan: Plan) -> None:
         writer.begin()
         pace = Pace("synthetic stack", count)
         for i in range(count):
-            raw = raw_bytes(synthetic_matrix(recipe["seed"], i, dim, dtype))
+            raw = raw_bytes(synthetic_matrix(wanted["seed"], i, dim, dtype))
             writer.write_at(i * len(raw), raw)
             pace.add(1)
         checksum = writer.hashed.hexdigest()
-    said = {"synthetic": recipe, "file": receipts.describe_file(path, writer, checksum)}
+    said = {"synthetic": wanted, "file": receipts.describe_file(path, writer, checksum)}
     receipts.write(receipt, said | receipts.describe_origin("synthesize", started))
 
 

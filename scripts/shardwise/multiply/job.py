@@ -16,8 +16,7 @@ from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.npy import StackWriter
 from shardwise.files.paths import for_bash
-from shardwise.multiply import backend as backends
-from shardwise.multiply import copy
+from shardwise.multiply import backend, copy
 from shardwise.multiply.adopt import Earlier
 from shardwise.multiply.copy import Factor, factors_of
 from shardwise.multiply.cuda import Cuda
@@ -26,7 +25,7 @@ from shardwise.multiply.operation import Machine
 from shardwise.multiply.ring import Ring, settle
 from shardwise.pace import Pace
 from shardwise.plan import memory
-from shardwise.plan.plan import Plan, Shard, Source, between
+from shardwise.plan.plan_file import Plan, Shard, Source, between
 from shardwise.plan.stack import InputFiles
 from shardwise.records import failures, receipts
 from shardwise.records.failures import forget_start, note_start
@@ -54,7 +53,7 @@ class Session:
         needed = max(each.device_memory for each in shards)
         # First of all: a task that waits for a device must not hold memory meanwhile.
         with _device(np):
-            self.xp, self.device = backends.load_backend(
+            self.xp, self.device = backend.load_backend(
                 plan.settings.backend, needed, wait, prefer,
                 lambda: {uuid: one.reason for uuid, one in failures.barred(plan.results).items()},
             )  # fmt: skip

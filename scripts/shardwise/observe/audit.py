@@ -12,8 +12,8 @@ from typing import Any
 from shardwise.errors import IntegrityError, log, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
-from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan, Shard, label_text
+from shardwise.plan import plan_file
+from shardwise.plan.plan_file import Plan, Shard, label_text
 from shardwise.records import ledger, receipts
 from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
 from shardwise.records.store import Store
@@ -94,7 +94,7 @@ def look(root: Path) -> Audit:
             _look_at_sum(audit, total.files, total.labels)
         return audit
     try:
-        plan = plans.load(results.plan)
+        plan = plan_file.load(results.plan)
         _ = plan.sources, plan.per_matrix
     except IntegrityError as error:
         audit.damaged["plan.json"] = f"the plan: {error}"

@@ -9,7 +9,7 @@ import pandas as pd
 from shardwise.errors import InputError
 from shardwise.files.paths import SUMS, Results
 from shardwise.observe import audit
-from shardwise.plan import plan as plans
+from shardwise.plan import plan_file
 from shardwise.records import receipts
 from shardwise.records.store import Store
 
@@ -21,7 +21,7 @@ class FinishedRun:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._plan = plans.load(Results(Path(folder)).plan)
+        self._plan = plan_file.load(Results(Path(folder)).plan)
         self._results = self._plan.results
 
     def _load(self, *names: str) -> dict[str, np.ndarray]:

@@ -24,8 +24,8 @@ import msgspec
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results, list_names, place, stamp
-from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan
+from shardwise.plan import plan_file
+from shardwise.plan.plan_file import Plan
 from shardwise.records import failures, ledger, locks, receipts
 from shardwise.records.failures import Failure, last_start
 from shardwise.records.receipts import SumReceipt
@@ -267,7 +267,7 @@ def look(
         if before and before.plan and before.stamps == seen.stamps:
             seen.plan, known = before.plan, {one.shard: one for one in before.of(DONE)}
         elif plan or all(seen.stamps):
-            seen.plan = plan or plans.load(results.plan)
+            seen.plan = plan or plan_file.load(results.plan)
     except IntegrityError as error:
         damage.append(f"the plan: {error}")
     if plan := seen.plan:

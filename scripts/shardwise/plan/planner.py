@@ -21,11 +21,10 @@ from shardwise.files.npy import Header
 from shardwise.files.paths import Results, for_bash, id_digits
 from shardwise.files.remote import is_url
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import covariance, cut, memory, per_matrix, user_function
-from shardwise.plan import plan as plans
+from shardwise.plan import covariance, cut, memory, per_matrix, plan_file, user_function
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.per_matrix import PerMatrix
-from shardwise.plan.plan import Facts, Plan, Shard, ShardSettings, Source
+from shardwise.plan.plan_file import Facts, Plan, Shard, ShardSettings, Source
 from shardwise.plan.problem import Problem, check, function_parts
 from shardwise.plan.sources import labels_of_sheet, right_of, stack_of
 from shardwise.plan.stack import Stack, first_rows
@@ -43,7 +42,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     results = Results(Path(settings.results))
     refuse_undecodable(results.root.absolute())
     # A new field of `Header` starts a new cache file: an old one would yield the field's default.
-    known = plans.digest([settings.input, *(field.name for field in fields(Header))])
+    known = plan_file.digest([settings.input, *(field.name for field in fields(Header))])
     left = stack_of(settings, results.synthetic, cache and cache / f"{known}.json")
     given = [] if settings.input is None else [source.path for source in left.sources]
     if len(given) > 1:
@@ -72,7 +71,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         decoded=left.decoded, notes=[left.unwritten] * (left.unwritten != ""),
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
-    digest = plans.digest([asdict(facts), *map(small.checksum, tables.to_tsv(rows, Shard))])
+    digest = plan_file.digest([asdict(facts), *map(small.checksum, tables.to_tsv(rows, Shard))])
     facts = replace(facts, digest=digest, config=planned(settings))
     return Plan(results, {row.shard: row for row in rows}, facts, left.sources, said)
 
@@ -141,7 +140,7 @@ def write(plan: Plan) -> None:
 
 def read_planned(path: Path) -> Plan:
     """Read a plan that :func:`write` has put into another folder than its results folder."""
-    plan = plans.load(path)
+    plan = plan_file.load(path)
     results = Results(Path(plan.facts.config["results"]))
     return replace(plan, results=results, made_of=plan.sources, made_with=plan.per_matrix)
 
@@ -227,14 +226,14 @@ def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list
     problem, settings, known = facts.problem, facts.settings, dict[Any, tuple[int, int, int, int]]()
     keep, cuda = settings.keep, settings.backend != "numpy"
     right = [[source.path, source.identity] for source in facts.right_sources]
-    common = plans.digest([facts.recipe, right])
+    common = plan_file.digest([facts.recipe, right])
     head = json.dumps([ALGORITHM["shard"], left.dtype])
     one = _files_text(left.sources) if len(left.sources) == 1 else None
     rows, digits = [], id_digits(len(runs))
     for number, run in enumerate(runs):
-        files = one or _files_text(plans.between(left.sources, run.start, run.stop))
-        input_key = plans.key_of(f"{head} {run} {files}".encode())
-        key = plans.key_of(f"{common} {input_key} {said.digest(run, keep)}".encode())
+        files = one or _files_text(plan_file.between(left.sources, run.start, run.stop))
+        input_key = plan_file.key_of(f"{head} {run} {files}".encode())
+        key = plan_file.key_of(f"{common} {input_key} {said.digest(run, keep)}".encode())
         spans = [places for _, places in said.spans(run)] if keep == "sum" else [range(len(run))]
         counts = cut.count_nodes, cut.most_held
         kind = (len(run), *(f(places.start, places.stop) for places in spans for f in counts))
@@ -250,6 +249,6 @@ def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list
 
 
 def _files_text(sources: Iterable[Source]) -> str:
-    """The files as a key takes them; a synthetic stack counts by its recipe, not by its path."""
+    """The files as a key takes them; a synthetic stack counts by its values, not by its path."""
     return json.dumps([[s.path if s.identity[:1].isdigit() else "", s.first, s.identity]
                        for s in sources])  # fmt: skip

@@ -25,7 +25,7 @@ from shardwise.files.lookup import ZARR, file_of, split
 from shardwise.files.npy import Header, read_header
 from shardwise.plan import memory
 from shardwise.plan.config import Settings
-from shardwise.plan.plan import Source
+from shardwise.plan.plan_file import Source
 from shardwise.plan.stack import Stack, identity_of
 from shardwise.units import human_bytes
 
@@ -37,10 +37,10 @@ _Array = tuple[str, Header, Status, str]  # its name, and the status and identit
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
     """The input that the config names, checked; headers of its files are kept in ``cache``."""
     if settings.input is None:
-        recipe, dim = settings.synthetic, settings.synthetic["dim"]
-        identity = json.dumps([recipe, ALGORITHM["synthesize"]], sort_keys=True)
-        source = Source(str(synthetic), 0, recipe["matrices"], identity)
-        return Stack((source,), source.count, (dim, dim), recipe["dtype"])
+        wanted, dim = settings.synthetic, settings.synthetic["dim"]
+        identity = json.dumps([wanted, ALGORITHM["synthesize"]], sort_keys=True)
+        source = Source(str(synthetic), 0, wanted["matrices"], identity)
+        return Stack((source,), source.count, (dim, dim), wanted["dtype"])
     try:
         return _stack_of(*_named(settings.input), cache)
     except OSError as error:  # such as a name that is too long, or a folder that is closed to us

@@ -20,7 +20,7 @@ from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
 from shardwise.plan import memory
 from shardwise.plan.config import Settings
-from shardwise.plan.plan import Source, between
+from shardwise.plan.plan_file import Source, between
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class StackReader:
             header, status = registry.read_header_and_status(path)
         except (OSError, InputError) as error:
             raise IntegrityError(f"{path} cannot be read any more: {error}; {cure}") from error
-        # A recipe, of the synthetic stack, is no identity of a file; a copy has none either.
+        # What the synthetic stack is made from is no identity of a file; a copy has none either.
         identity = identity_of(status)
         planned = source.identity if source.identity[:1].isdigit() else identity
         if (header.shape[-2:], header.native, identity) != (self._shape, self._dtype, planned):

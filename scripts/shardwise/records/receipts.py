@@ -27,7 +27,7 @@ from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, StackWriter, padded_header
 from shardwise.numerics.end_to_end import gap, sum_bound, summed
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan_file import Plan
 from shardwise.plan.problem import Problem
 from shardwise.records.store import Store
 

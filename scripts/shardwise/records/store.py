@@ -16,8 +16,8 @@ from shardwise.errors import ShardwiseError
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.paths import list_names, place, stamp
-from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan, Shard, key_of
+from shardwise.plan import plan_file
+from shardwise.plan.plan_file import Plan, Shard, key_of
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_shape
 from shardwise.records import failures
 from shardwise.units import human_bytes
@@ -142,7 +142,7 @@ def find_others(plan: Plan) -> Iterator[Path]:
 def replaced(plan: Plan) -> str:
     """What to say before a run replaces the finished results of another config."""
     with suppress(ShardwiseError):  # there is no plan, or none that can be used
-        there = plans.load_facts(plan.results.plan)
+        there = plan_file.load_facts(plan.results.plan)
         if list_names(plan.results.done) and there.config_digest != plan.facts.config_digest:
             return (
                 f"{plan.results.root} holds the finished results of another config. Their sum and "

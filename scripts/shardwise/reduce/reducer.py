@@ -26,10 +26,9 @@ from shardwise.mpi.together import agree, merge, mpi_version, on_root, xor
 from shardwise.numerics import covariance, end_to_end, statistics
 from shardwise.numerics.statistics import Statistic
 from shardwise.pace import Pace
-from shardwise.plan import memory
-from shardwise.plan import plan as plans
+from shardwise.plan import memory, plan_file
 from shardwise.plan import problem as plan_problem
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan_file import Plan
 from shardwise.plan.problem import ITEM_BYTES
 from shardwise.records import failures, ledger, receipts, store
 from shardwise.records.locks import take_lock
@@ -42,7 +41,7 @@ log = logging.getLogger(__name__)
 _NUMBERS = 2**20  # that are read at a time when a file is read again
 
 
-def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
+def run(comm: Any, path: Path, names: list[str]) -> Plan:
     """Compute statistics over all products and commit them, then ``summary.json``.
 
     Every rank of ``comm`` calls this. Raises on every rank IntegrityError if a shard is not what
@@ -52,7 +51,7 @@ def run(comm: Any, plan_file: Path, names: list[str]) -> Plan:
     started = time.time()
 
     def load() -> Plan:
-        plan = plans.load(plan_file)
+        plan = plan_file.load(path)
         weight = plan.per_matrix.total_weight
         plan_problem.check(plan.problem, names, plan.settings.keep, weight)
         return plan
@@ -261,7 +260,7 @@ class Reducer:
         files, covariant = self.files.publish(digests), plan.problem.covariance
         if plan.problem.labels:
             with commit_file(results.label_names) as file:
-                file.write(plans.label_text(plan.facts.labels, plan.facts.label_counts))
+                file.write(plan_file.label_text(plan.facts.labels, plan.facts.label_counts))
         summary = {
             "matrices": plan.problem.matrices,
             "shards": len(self._shards),

@@ -14,8 +14,8 @@ from shardwise.devices import choose
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import list_names, place
 from shardwise.mpi import launch, together
-from shardwise.plan import plan as plans
-from shardwise.plan.plan import Plan
+from shardwise.plan import plan_file
+from shardwise.plan.plan_file import Plan
 from shardwise.processes import contain
 from shardwise.records import failures, locks
 from shardwise.records.failures import Failure
@@ -34,7 +34,7 @@ def run(options: Namespace) -> int:
 
     If a shard fails, the others still finish, and the last lines name those that failed.
     """
-    plan = plans.load(options.plan)
+    plan = plan_file.load(options.plan)
     if options.round:  # a rank, which starts its workers; failure files say what failed
         launch.start_ranks(options)
         seats, beside = together.own_seats(plan.settings.backend, options.workers)
@@ -68,7 +68,7 @@ def work(options: Namespace) -> int:
     """
     if options.parent:
         contain.end_with_parent(parent=options.parent)
-    plan = plans.load(options.plan)
+    plan = plan_file.load(options.plan)
     if not options.round:
         compute(plan, 1, _pool(plan, options, [options.seat], 1).run)
         return 0

@@ -20,7 +20,7 @@ from shardwise.errors import InputError, ShardwiseError, TryAgain, tell
 from shardwise.files.paths import CACHE, Results
 from shardwise.work import schedulers
 from shardwise.work.schedulers import call
-from shardwise.workflow import recipe
+from shardwise.workflow import preflight
 
 _PAUSE_SECONDS = 5
 
@@ -79,14 +79,14 @@ class Submissions:
                     if found := next(queued, None) or self._mark(f"{name}.number"):
                         return found, ""
                 own = schedulers.submission(name, str(self._folder / f"{name}.out"))
-                asked = recipe.site_words(job.resources)
+                asked = preflight.site_words(job.resources)
                 answer = call(*own, *asked, script, str(self._folder))
                 if match := re.search(r"(?:^|\s)(\d+)(?:\.\S+)?\s*$", answer):
                     return match[1], ""
                 raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
             except InputError as error:
                 self._unended.discard(name)
-                return "", f"Grid Engine {recipe.REFUSED}{error}"
+                return "", f"Grid Engine {preflight.REFUSED}{error}"
             except TryAgain as error:
                 unheard = True
                 self._say(f"shardwise: Grid Engine accepts no job now ({error}); trying again")
@@ -138,7 +138,7 @@ class Submissions:
             except ShardwiseError:  # the next look tries again
                 return "running"
         self._unended.discard(name)
-        return "success" if code == "0" else recipe.SAYS + why
+        return "success" if code == "0" else preflight.SAYS + why
 
     def cancel(self) -> None:
         """Delete all jobs of the run from a separate process, if some were not seen to end."""

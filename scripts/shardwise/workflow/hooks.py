@@ -29,7 +29,7 @@ from shardwise.host import SCRIPTS
 from shardwise.processes import contain
 from shardwise.records import failures
 from shardwise.work import schedulers
-from shardwise.workflow import grid_engine_executor, recipe
+from shardwise.workflow import grid_engine_executor, preflight
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -97,14 +97,14 @@ def before_jobs(workflow: Any, run: Any) -> None:
         if 0 in (settings.cores, settings.nodes):  # Snakemake would wait for them forever
             raise InputError("no job could start with 0 cores or jobs; name at least 1, or all")
         if workflow.execution_settings.use_threads:
-            recipe.refuse_odd(workflow, run.config, run.results)
+            preflight.refuse_odd(workflow, run.config, run.results)
         if workflow.dryrun:
             return
         host.announce()
         contain.clear_stray()
         os.environ["PYTHONSAFEPATH"] = "1"  # Snakemake in jobs must import no file of this folder
         small.mark(run.results)
-        recipe.lock_results(run.results)
+        preflight.lock_results(run.results)
         failures.forget_devices(run.results)
         needed = list(workflow.dag.needrun_jobs())
         # It has made these jobs run; now it must be older than their outputs, else they fail.
@@ -113,12 +113,12 @@ def before_jobs(workflow: Any, run: Any) -> None:
             from shardwise.plan import planner  # here: jobs do not need it
 
             planner.write(replace(run.plan, results=Results(Path(run.planned).parent)))
-        scheduler = recipe.SCHEDULERS.get(workflow.executor_plugin.name)
+        scheduler = preflight.SCHEDULERS.get(workflow.executor_plugin.name)
         jobs = {job.rule: job for job in needed if scheduler and not job.is_local}
         own = [job for job in needed if job.rule.name == run.rule_for_all]
         # Else a wrong reduce would only show once all shards are done.
         for job in [*jobs.values(), *(own if run.dispatch == "array" else [])]:
-            recipe.verify(scheduler, job, workflow)
+            preflight.verify(scheduler, job, workflow)
         if jobs:
             begin = {"slurm": heed_silence, "uge": grid_engine_executor.begin}[scheduler]
             begin(run.results, workflow.scheduler.get_executor(next(iter(jobs.values()))))

@@ -26,7 +26,7 @@ from shardwise.records.failures import Failure
 from shardwise.records.store import advice, quote
 from shardwise.units import human_bytes, seconds
 from shardwise.work import claims, schedulers
-from shardwise.workflow import hooks, recipe
+from shardwise.workflow import hooks, preflight
 
 if TYPE_CHECKING:
     from shardwise.observe.status import Status
@@ -251,11 +251,11 @@ def noted(run: Any, job: Any, said: str) -> Failure | None:
     code, reason = TryAgain.exit_code, _NO_WORD
     if refused := _REFUSED.search(said):
         error = schedulers.refusal(one_line(" ".join(refused[1].split())), 1)
-        cure = f"; {recipe.cure(job.rule.name)}" if isinstance(error, InputError) else ""
+        cure = f"; {preflight.cure(job.rule.name)}" if isinstance(error, InputError) else ""
         code, reason = error.exit_code, f"the scheduler did not accept the job: {error}{cure}"
     elif status := _STATUS.search(said):
-        reason = f"{recipe.SAYS}{status[1]}"
-    elif said.startswith(recipe.SAYS):
+        reason = f"{preflight.SAYS}{status[1]}"
+    elif said.startswith(preflight.SAYS):
         reason = said
     log = run.results.log(stage, name.removeprefix("copy-") if "shard" in wildcards else None)
     log = log if log.exists() else None

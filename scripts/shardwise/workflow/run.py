@@ -18,15 +18,14 @@ from typing import Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.files.paths import CACHE, Results, place, wildcards
-from shardwise.plan import cut, memory
-from shardwise.plan import plan as plans
+from shardwise.plan import cut, memory, plan_file
 from shardwise.plan.config import unchecked
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan_file import Plan
 from shardwise.records import failures, store
 from shardwise.records.store import Store
 from shardwise.units import MIB
 from shardwise.work.array import MOST_TASKS
-from shardwise.workflow import hooks, recipe
+from shardwise.workflow import hooks, preflight
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
 
@@ -56,7 +55,7 @@ class Run:
         if (moved := hooks.apply_prefix(workflow, folder)) != folder:
             self.config["results"] = moved
         self.results = Results(Path(moved))
-        self.plan = self._checked_plan() if main else plans.load(self.results.plan)
+        self.plan = self._checked_plan() if main else plan_file.load(self.results.plan)
         self.store = Store(self.plan)
         self.missing: list[str] | None = None
         self.reduce, self.dispatch, self.workers = said["reduce"], said["dispatch"], said["workers"]
@@ -119,7 +118,7 @@ class Run:
         # process has looked at those, and the key in a name says what they were.
         self.files_for_all = self.plan_mark + self.stack_files
         # What the main process leaves for jobs: the plan until one commits it.
-        self.planned = str(Results(CACHE / f"planned-{plans.digest(str(results.root))}").plan)
+        self.planned = str(Results(CACHE / f"planned-{plan_file.digest(str(results.root))}").plan)
 
     # Computed late: Snakemake knows what is forced only after it has read the rules.
 
@@ -144,9 +143,9 @@ class Run:
         words, array = "", self.dispatch == "array"
         if array:
             words = f"--array-tasks {self._array_tasks} --array-limit {self._array_limit} "
-            words += recipe.of_array(self._workflow, resources)
+            words += preflight.of_array(self._workflow, resources)
         here = self._workflow.is_main_process and not array
-        seconds = None if here else recipe.run_time(resources)
+        seconds = None if here else preflight.run_time(resources)
         return f"{words} --run-time {seconds}" if seconds else words
 
     # Inputs, as functions of the wildcards. In a job all shards are to be made: it needs its input.

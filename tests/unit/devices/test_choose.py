@@ -13,7 +13,7 @@ import pytest
 from shardwise.devices import choose, nvml
 from shardwise.devices.nvml import Device
 from shardwise.errors import InputError, TryAgain
-from shardwise.multiply import backend as backends
+from shardwise.multiply import backend
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -222,24 +222,24 @@ def test_a_driver_without_cupy_is_refused_before_any_wait(monkeypatch):
     """A user who has to install cupy must not wait for a device first."""
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: 13000)
     monkeypatch.setattr(choose, "take", lambda *_: pytest.fail("took a device"))
-    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
-    for backend in ("auto", "cupy"):
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: None)
+    for asked in ("auto", "cupy"):
         with pytest.raises(InputError, match=r"pip install .*cuda13.*, or set backend: numpy"):
-            backends.load_backend(backend)
-    assert backends.load_backend("numpy")[0] is np
+            backend.load_backend(asked)
+    assert backend.load_backend("numpy")[0] is np
 
 
 def test_the_device_that_was_taken(monkeypatch, folder):
     """The receipt names it; variables that change cuBLAS's results go, the one of its log stays."""
     monkeypatch.setattr(choose, "driver_cuda_version", lambda: 13000)
     monkeypatch.setattr(choose, "present", lambda: NODE)
-    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "cupy", Mock())
     names = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_LOG_LEVEL")
     given = dict.fromkeys(names, "1") | {"SHARDWISE_LEASES": str(folder)}
     with patch.dict(os.environ, given, clear=True):
         facts = {"name": "Fake", "uuid": A, "memory": 16 * GIB}
-        assert backends.load_backend("auto", GIB, 0.1)[1] == facts
+        assert backend.load_backend("auto", GIB, 0.1)[1] == facts
         assert os.environ[choose.VISIBLE] == A
         assert [name for name in names if name in os.environ] == ["CUBLASLT_LOG_LEVEL"]
 

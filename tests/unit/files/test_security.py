@@ -15,7 +15,7 @@ from shardwise.command.__main__ import Shown
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
-from shardwise.plan import plan, planner
+from shardwise.plan import plan_file, planner
 from shardwise.work import array
 
 from tests import factories
@@ -78,11 +78,11 @@ def test_the_id_of_a_shard_is_digits(tmp_path, shard):
     """Other ids are refused if asked for, and in a plan even if its checksums match."""
     made = small(tmp_path)
     with pytest.raises(InputError, match="is not in"):
-        plan.load(made.results.plan).shard(shard)
+        plan_file.load(made.results.plan).shard(shard)
     row = replace(made.shards["00000"], shard=shard)
     planner.write(replace(made, shards={shard: row}))
     with pytest.raises(IntegrityError, match=r"is not the name of a shard"):
-        plan.load(made.results.plan)
+        plan_file.load(made.results.plan)
 
 
 def test_a_name_that_we_print_is_one_word(tmp_path):

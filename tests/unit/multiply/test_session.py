@@ -108,9 +108,9 @@ def test_a_folder_that_was_renamed_is_not_made_anew(tmp_path):
 
 def test_a_new_synthetic_stack_removes_its_former_receipts_alone(tmp_path):
     """Other files of the results folder are the user's, whatever their names begin with."""
-    recipe = {"matrices": 4, "dim": 3, "dtype": "float32", "seed": 0}
-    former = copied(factories.plan(tmp_path, synthetic=recipe, materialize=False))
+    wanted = {"matrices": 4, "dim": 3, "dtype": "float32", "seed": 0}
+    former = copied(factories.plan(tmp_path, synthetic=wanted, materialize=False))
     (mine := tmp_path / "results" / "input-of-monday.json").touch()
-    made = copied(factories.plan(tmp_path, synthetic=recipe | {"seed": 1}, materialize=False))
+    made = copied(factories.plan(tmp_path, synthetic=wanted | {"seed": 1}, materialize=False))
     assert sorted(tmp_path.glob("results/input-*.json")) == sorted([made.synthetic_receipt, mine])
     assert former.synthetic_receipt != made.synthetic_receipt

@@ -16,8 +16,7 @@ from shardwise.files.paths import Results
 from shardwise.multiply import job
 from shardwise.observe import audit
 from shardwise.observe.status import look
-from shardwise.plan import config
-from shardwise.plan import plan as plans
+from shardwise.plan import config, plan_file
 from shardwise.records import receipts
 from shardwise.units import human_bytes
 
@@ -42,7 +41,7 @@ def model(tmp_path_factory):
 def made(model, tmp_path):
     """A copy of the model in another place."""
     shutil.copytree(model.results.root, tmp_path / "elsewhere")
-    return plans.load(tmp_path / "elsewhere" / "plan.tsv")
+    return plan_file.load(tmp_path / "elsewhere" / "plan.tsv")
 
 
 def test_what_is_whole_is_called_whole(made):

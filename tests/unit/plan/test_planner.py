@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import small, tables
-from shardwise.plan import plan, planner
-from shardwise.plan.plan import Source
+from shardwise.plan import plan_file, planner
+from shardwise.plan.plan_file import Source
 
 from tests import factories
 from tests.factories import save, settings, stack
@@ -130,9 +130,9 @@ def test_a_task_reads_its_own_files_from_the_list(tmp_path):
     holds = np.repeat(paths, counts)  # the file of each matrix
     made = factories.plan(tmp_path, input=str(tmp_path / "*.npy"), shards=5)
     for row in made.shards.values():
-        found = plan.between(plan.load(made.results.plan).sources, row.start, row.stop)
+        found = plan_file.between(plan_file.load(made.results.plan).sources, row.start, row.stop)
         assert [source.path for source in found] == sorted({*holds[row.start : row.stop]})
     path = made.results.sources
     path.write_bytes(path.read_bytes().replace(b"12line", b"1xline"))
     with pytest.raises(IntegrityError, match="does not match"):
-        assert plan.load(made.results.plan).sources
+        assert plan_file.load(made.results.plan).sources

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardwise.errors import IntegrityError
 from shardwise.files import lookup, npy
 from shardwise.files.extents import OpenFiles
-from shardwise.plan import plan
+from shardwise.plan import plan_file
 from shardwise.plan.sources import stack_of
 from shardwise.plan.stack import StackReader
 
@@ -148,7 +148,7 @@ def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
     for number, (count, (dtype, order)) in enumerate(files):
         array = np.asarray(stack((count, 3, 5), dtype, number), order=order)
         path = save(tmp_path / f"{number}.npy", array)
-        parts.append(plan.Source(str(path), first, count, ""))
+        parts.append(plan_file.Source(str(path), first, count, ""))
         first += count
     stacked = StackReader(parts, (3, 5), "float32")
     whole = np.concatenate([np.load(part.path) for part in parts]).astype("<f4")
@@ -167,6 +167,6 @@ def test_any_bytes_come_little_endian_in_c_order(tmp_path, files, data):
 def test_a_reader_refuses_another_file_than_planned(tmp_path, identity):
     """By its identity; by shape and dtype if the plan has none, as for a file with a receipt."""
     path = save(tmp_path / "a.npy", stack((3, 2, 2), "int32"))
-    reader = StackReader((plan.Source(str(path), 0, 3, identity),), (2, 2), "float32")
+    reader = StackReader((plan_file.Source(str(path), 0, 3, identity),), (2, 2), "float32")
     with pytest.raises(IntegrityError, match="start the run again"):
         reader.read_into(OpenFiles(), np.empty(3 * 16, np.uint8), 0)

@@ -105,9 +105,9 @@ def test_errors_of_the_device_pass_through(write, monkeypatch):
 def test_the_first_matrix_is_the_one_tried(tmp_path, write):
     """The trial uses real data, drawn or read, as the result may depend on it."""
     spec = write(body("return np.full((len(block), int(abs(block[0, 0, 0])) + 1, 1), 1.0)"))
-    recipe = {"matrices": 4, "dim": 3, "dtype": "int16", "seed": 5}
+    wanted = {"matrices": 4, "dim": 3, "dtype": "int16", "seed": 5}
     first = int(synthetic_matrix(5, 0, 3, np.dtype("int16"))[0, 0])
-    made = planner.make(settings(product=spec, synthetic=recipe))
+    made = planner.make(settings(product=spec, synthetic=wanted))
     assert made.problem.result == (abs(first) + 1, 1)
     left = stack((4, 3, 3), seed=2)
     left[0, 0, 0] = -7

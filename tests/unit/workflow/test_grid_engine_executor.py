@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from shardwise.files.paths import Results
 from shardwise.workflow import grid_engine_executor as executor
-from shardwise.workflow import recipe
-from shardwise.workflow.recipe import SAYS
+from shardwise.workflow import preflight
+from shardwise.workflow.preflight import SAYS
 
 from tests.factories import refusal
 
@@ -194,7 +194,7 @@ def test_hosts_that_are_away_or_busy_are_no_reason_to_refuse(grid, monkeypatch):
     busy = "echo 'cannot run in queue a because job requests unknown resource (mem_free)'"
     for answer in (SILENT, f"{busy} >&2; exit 1"):
         grid.once("qsub", answer)
-        recipe.verify("uge", job(uge_memory="-l mem_free=1M"), None)
+        preflight.verify("uge", job(uge_memory="-l mem_free=1M"), None)
     assert len(grid.asked("qsub")) == 2
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "qsub is not on PATH here" in refusal(recipe.verify, "uge", job(), None)
+    assert "qsub is not on PATH here" in refusal(preflight.verify, "uge", job(), None)

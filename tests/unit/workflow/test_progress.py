@@ -9,8 +9,8 @@ import pytest
 from shardwise.files.paths import Results
 from shardwise.records import failures
 from shardwise.records.store import Store
+from shardwise.workflow.preflight import REFUSED, SAYS
 from shardwise.workflow.progress import Listener, noted, rerun_command
-from shardwise.workflow.recipe import REFUSED, SAYS
 
 from tests import factories
 

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 import yaml
-from shardwise.plan import plan
+from shardwise.plan import plan_file
 from shardwise.workflow import run as runs
 from shardwise.workflow.run import Run
 
@@ -18,7 +18,7 @@ def test_no_list_of_files_is_read_for_the_memory_of_jobs(tmp_path):
         save(tmp_path / f"m{i}.npy", stack((3, 3), seed=i))
     made = factories.plan(tmp_path, input=str(tmp_path / "*.npy"), shards=2)
     run = object.__new__(Run)
-    run.plan, run.reduce, run.dispatch = plan.load(made.results.plan), {"ranks": 2}, "array"
+    run.plan, run.reduce, run.dispatch = plan_file.load(made.results.plan), {"ranks": 2}, "array"
     made.results.sources.unlink()
     for rule in ("shard", "synthesize", "reduce", "multiply"):
         assert run.mib(rule)(None, 2) == 2 * run.mib(rule)(None, 1) > 0

@@ -15,7 +15,7 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.records import locks
 from shardwise.work import schedulers
-from shardwise.workflow import recipe
+from shardwise.workflow import preflight
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 ODD = ["$(touch x)", "`touch x`", "a'b", 'a"b', "a\\b", "a\nb", "\x1b[2J", "%j", "%10A", "-a"]
@@ -26,7 +26,7 @@ PLAIN = ["a b", "a;b", "95%", "a-b", "é日", "a&|*?[x](y)", "~a#", "a=b,c:d"]
 @example("%j")
 def test_a_name_that_is_not_odd_comes_through_all_shells(name: str) -> None:
     """As the Slurm plugin hands it on: quoted by Snakemake, for a shell inside of another."""
-    if not recipe.find_odd(name):
+    if not preflight.find_odd(name):
         inner = f"printf %s {format_cli_arg('', name)}".replace('"', '\\"')
         line = ["sh", "-c", f'sh -c "{inner}"']
         assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == name
@@ -34,8 +34,8 @@ def test_a_name_that_is_not_odd_comes_through_all_shells(name: str) -> None:
 
 def test_odd_names_are_refused_wherever_they_are(tmp_path, monkeypatch):
     """The message has the place of the name; whatever is only unusual is not odd."""
-    assert all(map(recipe.find_odd, ODD))
-    assert not any(map(recipe.find_odd, PLAIN))
+    assert all(map(preflight.find_odd, ODD))
+    assert not any(map(preflight.find_odd, PLAIN))
     (tmp_path / "a$b").mkdir()
     for place, config, results, files in (
         ("results", {}, "a$b", ()), ("product", {"product": "a$b"}, "r", ()),
@@ -45,7 +45,7 @@ def test_odd_names_are_refused_wherever_they_are(tmp_path, monkeypatch):
         workflow = SimpleNamespace(main_snakefile="/p/S", overwrite_configfiles=files)
         monkeypatch.chdir(tmp_path / "a$b" if "working" in place else tmp_path)
         with pytest.raises(InputError, match=rf"^{place} .*holds '\$'.*rename it"):
-            recipe.refuse_odd(workflow, config, Results(Path(results)))
+            preflight.refuse_odd(workflow, config, Results(Path(results)))
 
 
 def test_no_run_starts_beside_jobs_that_live(tmp_path, monkeypatch):
@@ -60,9 +60,9 @@ def test_no_run_starts_beside_jobs_that_live(tmp_path, monkeypatch):
 
     def begin() -> None:
         try:
-            recipe.lock_results(results)
+            preflight.lock_results(results)
         finally:
-            recipe._locked.pop().close()  # else it is held until this process ends
+            preflight._locked.pop().close()  # else it is held until this process ends
 
     with (
         locks.hold_job_lock(results),

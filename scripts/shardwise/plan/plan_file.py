@@ -72,7 +72,7 @@ class Source:
     path: str  # also names the array in a file that may hold several: ``run.h5:/frames``
     first: int
     count: int
-    identity: str  # see `stack.identity_of`; of the synthetic stack its recipe; of a copy ""
+    identity: str  # see `stack.identity_of`; or what the synthetic stack is made from; of a copy ""
 
 
 def between(sources: Sequence[Source], start: int, stop: int) -> list[Source]:
@@ -193,11 +193,11 @@ class Plan:
 
     @property
     def synthetic_receipt(self) -> Path | None:
-        """The receipt of the synthetic stack, with a digest of its recipe in the name, or None."""
+        """The receipt of the synthetic stack, by what it is made from; or None."""
         if self.facts.synthetic is None:
             return None
-        recipe = json.dumps([ALGORITHM["synthesize"], self.facts.synthetic], sort_keys=True)
-        return self.results.synthetic_receipt(key_of(recipe.encode()))
+        made_from = json.dumps([ALGORITHM["synthesize"], self.facts.synthetic], sort_keys=True)
+        return self.results.synthetic_receipt(key_of(made_from.encode()))
 
     @property
     def function(self) -> str | None:
