@@ -96,6 +96,7 @@ class Night:
         )
         self.root, self.cluster, self.newest = root, cluster, cluster.newest()
         self.stack, self.own = np.empty(0), dict[str, object]()
+        self.product: Callable[..., np.ndarray] = lambda stack: stack @ stack
         self._started: list[subprocess.Popen[str]] = []
         self.bad: list[int] = []
 
@@ -178,8 +179,8 @@ class Night:
         self.check_sum()
 
     def check_sum(self) -> None:
-        """Check that the sum equals NumPy's to the bit, as it must: all numbers are whole."""
-        total = (self.stack @ self.stack).sum(axis=0)
+        """Check that the sum equals NumPy's to the bit, as it must if all numbers are whole."""
+        total = self.product(self.stack).astype(float).sum(axis=0)
         assert self.workspace.load("sum.npy").tobytes() == total.tobytes()
 
     # Look at what a run has done.

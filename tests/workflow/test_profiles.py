@@ -2,8 +2,10 @@
 
 import os
 import re
+from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 from shardwise.workflow import preflight
 
@@ -34,17 +36,20 @@ def test_the_memory_of_a_node_follows_from_the_gpus_asked_for(workspace: Workspa
     assert 4 * (asked["gpu:1"] - 1) <= asked["gpu:a100:4"] <= 4 * asked["gpu:1"]
 
 
-def test_each_try_of_an_array_asks_for_more(workspace: Workspace, tmp_path) -> None:
-    """A pretended Slurm whose tasks all end at once is asked three times; nothing is summed."""
-    sbatch = f'#!/bin/sh\necho "$@" >>{tmp_path}/asked; echo 7; exit 1\n'
-    others = dict.fromkeys(("squeue", "scancel", "scontrol"), "#!/bin/sh\n")
-    path = processes.commands(tmp_path / "bin", sbatch=sbatch, **others)
+@pytest.mark.parametrize(("profile", "client"), [("slurm", "sbatch"), ("uge", "qsub")])
+def test_each_try_of_an_array_asks_for_more(workspace, tmp_path, profile, client):
+    """A pretended scheduler, whose tasks all fail, is asked in the words of array_words.txt."""
+    note = f'case "$*" in *-sync*|*--wait*) echo {client} "$@" >>{tmp_path}/asked;; esac'
+    scripts = dict.fromkeys(("squeue", "scancel", "qdel"), "#!/bin/sh\n")
+    scripts |= {"qstat": "#!/bin/sh\necho '<job_info/>'\n"}
+    scripts |= {client: f"#!/bin/sh\n{note}; echo 7; exit 1\n"}
+    env = os.environ | {"PATH": processes.commands(tmp_path / "bin", **scripts)}
     np.save(workspace.root / "stack.npy", np.ones((6, 4, 4)))
     workspace.configure(input="stack.npy", shards=3, dispatch="array", array_limit=2)
-    done = Workspace(workspace.root, os.environ | {"PATH": path}).run(profile="slurm")
+    done = Workspace(workspace.root, env).run(profile=profile)
     assert done.code == 1
-    asked = (tmp_path / "asked").read_text()
-    tries = re.findall(r"-t (\d+) --mem (\d+) .*--array=1-3%2 ", asked)
-    (minutes, memory), *more = [(int(a), int(b)) for a, b in tries]
-    assert more == [(2 * minutes, 2 * memory), (3 * minutes, 3 * memory)]
+    asked = re.sub(r"\S+\.sh\b", "TASK", (tmp_path / "asked").read_text())
+    asked = re.sub(r"(?<=-v )\S+", "VARIABLES", re.sub(r"sw-\S+", "NAME", asked))
+    golden = Path(__file__).with_name("array_words.txt").read_text().splitlines(keepends=True)
+    assert asked == "".join(line for line in golden if line.startswith(client))
     assert "try 3 of 3 follows" in done.output

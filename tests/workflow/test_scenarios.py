@@ -15,6 +15,7 @@ tests/histories.
 
 import contextlib
 import re
+import runpy
 import shlex
 import signal
 import zipfile
@@ -144,14 +145,21 @@ def test_what_happens_to_a_run_costs_no_more_than_it_must(night, dispatch, name)
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("what", ["digits", nightly("survey")])
 @on("local mpi", "slurm mpi", "grid_engine pool")
-def test_digits_have_the_bits_of_numpy(night, dispatch):
-    """Whatever computes them: each shard once, on no more devices than are asked for."""
+def test_a_sum_has_the_bits_of_numpy(night, dispatch, what):
+    """Whatever computes it: each shard once, on no more devices than are asked for."""
     from sklearn.datasets import load_digits
 
-    night.stack = load_digits().images
-    np.save(night.root / "digits.npy", night.stack)
-    night.own = {"input": "digits.npy", "shards": 5, "dispatch": dispatch, "array_limit": 2,
+    night.stack, own = load_digits().images, {"shards": 5}
+    if what == "survey":  # the seismic example; three shots, whose tree adds from left to right
+        night.stack = np.full((3, 61, 121), 1500, "float32")
+        night.stack[:, 0, :2], night.stack[:, 0, 2:] = [(40, 200), (40, 400), (30, 700)], 0
+        function = "examples/seismic/propagator.py"
+        night.product = partial(runpy.run_path(str(night.root / function))["shot"], np)
+        own = {"shards": 3, "product": f"{function}:shot"}
+    np.save(night.root / "stack.npy", night.stack)
+    night.own = {"input": "stack.npy", "dispatch": dispatch, "array_limit": 2, **own,
                  "materialize": dispatch == "array", "reduce": {"ranks": 2}}  # fmt: skip
     night.workspace.configure(**night.own)
     local = night.cluster.profile == "local"
