@@ -49,8 +49,7 @@ def rows(options: argparse.Namespace) -> list[Task]:
         return [Task("float32", dim, product=own, backend="numpy") for dim, own in cells]
     slow = ("products", "cached"), ("sum", "cold"), ("products", "cold")
     return [
-        Task("float16", 4096), Task("float16", 256),
-        *(Task("float32", d) for d in (32, 256, 1024, 4096)),
+        *(Task(own, d) for own in ("float16", "float32") for d in (32, 256, 1024, 4096)),
         *(Task("float32", 4096, keep, where) for keep, where in slow),
     ]  # fmt: skip
 
@@ -63,7 +62,7 @@ def label(row: Task) -> str:
 def tasks(row: Task, pattern: str) -> dict[str, Task]:
     """The tasks of a row by peer, for the peers whose names match ``pattern``."""
     names = [name for name in PEERS if row.backend == "cupy" or name in ON_NUMPY]
-    if (row.dtype, row.dim) != ("float32", 4096):
+    if row.dtype != "float32":
         names = [name for name in names if name != "tf32x3"]
     return {name: replace(row, **PEERS[name]) for name in names if re.search(pattern, name)}
 
