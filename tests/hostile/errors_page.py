@@ -16,19 +16,14 @@ MORE = {
     "compare its size with that of the original",
     "Python objects": "Rows of different lengths, or `None` among numbers, make such an array. "
     'Once you have corrected that: `np.save("new.npy", np.array(rows, dtype="float32"))`',
-    "a structured dtype": 'Save one field: `np.save("x.npy", a["x"])`',
-    "two dimensions": 'One matrix as a stack of one: `np.save("stack.npy", a[None])`',
-    "a .npz file": 'Save one of its arrays: `np.save("bad.npy", np.load("bad.npz")["x"])`',
     "other shapes in one folder": "A [sheet](config.md#keys) lists just the files that fit; the "
     "others may stay where they are",
     "`std` under `keep: sum`": "The spread of the *rows* of all matrices needs no single "
     "products: [covariance](statistics.md#covariance)",
-    "more than 256": "Or one run per group of labels, each with its own results folder",
     "it cannot be imported": "A module next to the function is found after "
     "`export PYTHONPATH=$PWD`; any other has to be installed where Shardwise is",
     "it raises": "A dry run calls the function with NumPy on the first matrix alone, a block "
     "`(1, m, k)` ([functions](config.md#a-function-of-your-own))",
-    "it writes to its block": "Compute a new array: `block = block + 1`",
     "its disk is too small": "`shardwise clean` says how much other configs left there",
     "a NaN": "[Weight](sums.md#weights) 0 takes the matrix out of the sum. Under "
     "`nonfinite: allow` each NaN spreads over a row and a column of the sum",
