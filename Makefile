@@ -9,7 +9,7 @@
 # make verify   check from its receipts whether a results folder is whole; ARGS="other_results" goes to shardwise verify
 # make nightly  run the tests that make test leaves out because they take many minutes or many GB of memory
 # make faults  run the tests that cause faults; print the table of docs/reliability.md with the figures of this run
-# make errors   print each bad input and its message, and write docs/errors.md again
+# make errors   print each bad input and its message, and write docs/errors.md and the table of docs/config.md again
 # make fuzz   try the readers of files on a million damaged files; ARGS="-k header" tries that reader only
 # make histories  put results folders through random histories, and compare each "done" with a fresh run; HISTORIES=20 plays fewer
 # make gallery  make the pictures of docs/report.md again: run the examples, and show their pages in a browser from Debian's packages
@@ -93,6 +93,7 @@ faults: .venv/.test-$(CUDA)
 
 errors: .venv/.test-$(CUDA)
 	$(BIN)/python -m tests.hostile.bad_inputs
+	$(BIN)/python -m tests.unit.test_docs
 
 fuzz: .venv/.test-$(CUDA)
 	$(BIN)/pytest -m nightly tests/hostile $(ARGS)

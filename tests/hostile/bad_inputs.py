@@ -1,7 +1,7 @@
 """Bad inputs, each given to the command in which a user would meet it.
 
-``python -m tests.hostile.bad_inputs`` prints all messages, and writes ``docs/errors.md``
-(`errors_page`), which shows some of them.
+``python -m tests.hostile.bad_inputs`` prints all messages, and writes those anew that
+``docs/errors.md`` shows, in a row of the same name.
 """
 
 import contextlib
@@ -26,12 +26,14 @@ import yaml
 
 from tests import factories
 from tests.factories import SCRIPTS, flip, run, stack
-from tests.hostile import errors_page
 
 Step = Callable[[], object] | dict[str, Any] | tuple[str, ...] | list["Step"]
 """A call, files with their content, a command line that succeeds, or several of these in order."""
 
 M = stack((3, 3))
+ERRORS = SCRIPTS.parent / "docs" / "errors.md"
+EXPLAINED = re.compile(r"^\| (.*?) \| .* \| \d+ \| (.*) \|$", re.MULTILINE)
+"""A row of that page: the name of a case, its message, its code, and what else helps."""
 
 
 @dataclass(frozen=True)
@@ -213,11 +215,11 @@ CASES: dict[str, list[Case]] = {
         Case("it is a named pipe", {"input": "bad.npy"}, lambda: os.mkfifo("bad.npy")),
         array("it is empty", b""),
         array("a header that is no header", npy("__import__('os').abort()")),
-        array("Python objects", npy("'|O'", data=b"12345678" * 54)),
+        array("an array of Python objects", npy("'|O'", data=b"12345678" * 54)),
         array("a structured dtype", npy("[('x', '<f4')]")),
         array("a negative shape", npy("'<f4'", "(-6, 3, 3)")),
         array("a header that promises 2⁶⁰ matrices", npy("'<f4'", f"({2**60}, 3, 3)", b"1234")),
-        array("shorter than its header says", npy("'<f4'", data=b"1234" * 53)),
+        array("a file shorter than its header says", npy("'<f4'", data=b"1234" * 53)),
         array("two dimensions", stack((6, 3))),
         array("no matrices", stack((0, 3, 3))),
         array("no squares under `A @ A`", stack((6, 2, 3)), product="A @ A"),
@@ -278,12 +280,12 @@ CASES: dict[str, list[Case]] = {
     ],
     "A function of your own: `product: mine.py:f`": [
         Case("the file is missing", {"product": "mine.py:f"}),
-        own("it cannot be imported", "import nosuchmodule\n"),
+        own("a function that cannot be imported", "import nosuchmodule\n"),
         own("it ends the process", "raise SystemExit(0)\n"),
         Case("a file in `depends` is missing",
              {"product": "mine.py:f", "depends": ["mean.npy"], **TWO}, ITSELF),
         own("no such function", "def g(xp, block):\n    return block\n"),
-        own("it raises", "def f(xp, block):\n    return block @ block[:, :2]\n"),
+        own("a function that raises", "def f(xp, block):\n    return block @ block[:, :2]\n"),
         own("it returns nothing", "def f(xp, block):\n    block @ block\n"),
         own("it writes to its block", "def f(xp, block):\n    block += 1\n    return block\n"),
     ],
@@ -291,7 +293,7 @@ CASES: dict[str, list[Case]] = {
         Case("a name with braces", {"results": "run{1}"}),
         Case("the input lies where a run writes", {"results": "."}),
         Case("it is a file", {"results": "a.npy"}),
-        Case("its disk is too small",
+        Case("a disk too small for the results",
              {"input": None, "synthetic": {"matrices": 10**6, "dim": 10**5}, "materialize": True},
              vary=(r"(?<=has )[\d.]+ [KMGTP]?i?B",)),
     ],
@@ -319,7 +321,7 @@ CASES: dict[str, list[Case]] = {
         summed("a product was cut off",
                [multiplied, lambda: os.truncate(one("products/00001-*.npy"), 4100)],
                "ledger", PLAN),
-        summed("there is no launcher", ledgered, "reduce", PLAN, "--launcher", "nosuch", code=2,
+        summed("a missing MPI launcher", ledgered, "reduce", PLAN, "--launcher", "nosuch", code=2,
                vary=(r"(?<=next to )\S+",)),
         summed("a product is damaged",
                [ledgered, flipped("products/00001-*.npy")], *REDUCE, apart=True),
@@ -332,7 +334,7 @@ CASES: dict[str, list[Case]] = {
         merged("a run that has not finished", finished("two"), lambda: shutil.rmtree("two/done")),
         merged("a run without a sum", finished("two", "mean")),
         merged("one folder twice", lambda: os.symlink("one", "two")),
-        merged("another problem", finished("two", product="A.T @ A", precision="tf32x3")),
+        merged("a merge of two problems", finished("two", product="A.T @ A", precision="tf32x3")),
         merged("a damaged sum", finished("two"), lambda: flip(Path("two/sum.npy")), code=3),
         merged("a folder that no merge wrote", finished("two"), lambda: Path("total").mkdir()),
         merged("the folder of a run", finished("two"), lambda: os.symlink("one", "total")),
@@ -409,7 +411,16 @@ def row(case: Case) -> str:
     return f"| {text} | {code} |"
 
 
+def renew(rows: dict[str, str]) -> str:
+    """``docs/errors.md`` with messages and codes of these cases; what else helps stays there."""
+
+    def anew(found: re.Match[str]) -> str:
+        return f"| {found[1]} {rows[found[1]]} {found[2]} |" if found[1] in rows else found[0]
+
+    return EXPLAINED.sub(anew, ERRORS.read_text())
+
+
 if __name__ == "__main__":
-    rows = [(case.what, row(case)) for cases in CASES.values() for case in cases]
-    sys.stdout.writelines(f"| {what} {row}\n" for what, row in rows)
-    errors_page.PAGE.write_text(errors_page.page(dict(rows)))
+    rows = {case.what: row(case) for cases in CASES.values() for case in cases}
+    sys.stdout.writelines(f"| {what} {row}\n" for what, row in rows.items())
+    ERRORS.write_text(renew(rows))

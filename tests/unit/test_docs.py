@@ -1,5 +1,6 @@
 """The documents agree with the code."""
 
+import json
 import re
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from tests.workspace import REPO
 
 DOCS = REPO / "docs"
 SCHEMA = yaml.safe_load(config.SCHEMA.read_text())
-KEYS = [
-    name if inner is None else f"{name}.{inner}"
-    for name, rule in SCHEMA["properties"].items()
-    for inner in (None, *rule.get("properties", ()))
-]
+KEYS: dict[str, dict] = {}
+for name, rule in SCHEMA["properties"].items():
+    KEYS |= {name: rule} | {
+        f"{name}.{own}": part for own, part in rule.get("properties", {}).items()
+    }
 
 
 def page(name: str) -> str:
@@ -92,15 +93,33 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def plain(value: object) -> str:
+    """A value as a config file has it."""
+    return json.dumps(value).replace('"', "").replace("{}", "the keys below")
+
+
+def with_keys(text: str) -> str:
+    """The page on the config, with the schema's default, values and text of each key."""
+    rows = ""
+    for name, rule in KEYS.items():
+        allowed = rule.get("allowed") or plain(rule["enum"])[1:-1]
+        rows += f"| `{name}` | {plain(rule['default'])} | {allowed} | {rule['description']} |\n"
+    above, table = text.split(head := "| meaning |\n|---|---|---|---|\n")
+    return above + head + rows + re.sub(r"\A(\| `.*\n)*", "", table)
+
+
+def test_the_table_of_keys_is_that_of_the_schema() -> None:
+    """`make errors` writes it; other tests compare the schema with what the code does."""
+    assert with_keys(page("config.md")) == page("config.md")
+
+
 def test_the_table_of_faults_has_a_row_for_each_that_a_test_makes() -> None:
     """No fault lacks a row, and no row lacks a test."""
     assert set(table.rows(page("reliability.md"))) == table.marked(REPO / "tests")
 
 
 def test_pages_name_all_that_there_is() -> None:
-    """Keys of the config, and those that rerun products; commands, dependencies, rooms."""
-    rows = re.findall(r"^\| `([\w.]+)` \|", page("config.md"), re.MULTILINE)
-    assert set(rows) == set(KEYS)
+    """Keys of the config that rerun products; commands, dependencies, rooms."""
     keys = page("internals/receipts.md").split("## The key: ")[1].split("\n\n")[1]
     row = next(r for r in page("reruns.md").splitlines() if r.startswith("| `product`"))
     matter = set(ShardSettings.__annotations__) - {"materialize", "nonfinite"}
@@ -115,3 +134,7 @@ def test_pages_name_all_that_there_is() -> None:
     table = page("architecture.md").split("## Rooms")[1].split("\n## ")[0]
     named = re.findall(r"`([^`]+)`", "".join(re.findall(r"^\|[^|]*\|([^|]*)\|", table, re.M)))
     assert set(named) - {"scripts/shardwise/"} == rooms | files
+
+
+if __name__ == "__main__":
+    (DOCS / "config.md").write_text(with_keys(page("config.md")))

@@ -40,7 +40,7 @@ def test_the_shipped_config_is_valid_and_names_every_key():
 
 @pytest.mark.parametrize(("values", "hint"), [
     ({5: 1}, "5: unknown key; known keys: input, "),
-    ({"input": 5}, "input: 5 is not allowed; it must be a non-empty string, or null"),
+    ({"input": 5}, "input: 5 is not allowed; it must be null, a path, or"),
     ({"synthetic": None}, "synthetic: null is not allowed; it must be a mapping"),
     ({"shards": "auto\n"}, r"shards: 'auto\n' is not allowed; it must be auto or a whole number"),
     ({"shard_bytes": 0}, "shard_bytes: 0 is not a size of one byte or more"),
