@@ -126,7 +126,7 @@ def plan(folder: Path, stack: Path, **over: Any) -> Any:
     # A benchmark may list a file several times, which a run would refuse: each counts as another.
     with mock.patch.object(sources, "_look") as patched:
         patched.side_effect = lambda *asked: [
-            (*found[:2], sources.remote.Status(str(place), 0, ""), found[3])
+            (*found[:2], found[2]._replace(place=str(place)))
             for place, found in enumerate(look(*asked))
         ]
         return factories.plan(folder, **own)

@@ -4,23 +4,16 @@ import os
 from collections.abc import Callable
 from functools import lru_cache
 from io import FileIO
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from shardwise.errors import IntegrityError, writing
 from shardwise.files import remote
+from shardwise.files.lookup import Status
 
-Status = os.stat_result | remote.Status
+Extent = tuple[str, int, int]  # a path, the offset of bytes in that file, and their number
 Opened = Callable[[str, Status], object]  # takes the path of what is opened; it may raise
-
-
-class Extent(NamedTuple):
-    """Bytes ``offset`` to ``offset + nbytes`` of a file."""
-
-    path: str
-    offset: int
-    nbytes: int
 
 
 class OpenFile(FileIO):
@@ -53,7 +46,7 @@ class OpenFiles:
         def open_one(path: str) -> Any:
             with writing(path):
                 item: Any = remote.Object(path) if remote.is_url(path) else make(path)
-                opened(path, getattr(item, "status", None) or os.fstat(item.fileno()))
+                opened(path, getattr(item, "status", None) or Status.of(os.fstat(item.fileno())))
                 return item
 
         self.get = lru_cache(64)(open_one)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
+from typing import NamedTuple
 
 from shardwise.errors import InputError, some
 
@@ -23,6 +24,24 @@ FORMATS = {
 
 _SUFFIXES = "|".join(end[1:] for end in (*FORMATS["hdf5"], *FORMATS["safetensors"], *ZARR))
 _NAME = re.compile(rf"(.+?\.(?:{_SUFFIXES}))/*(?::(.*))?", re.IGNORECASE | re.DOTALL)
+
+
+class Status(NamedTuple):
+    """A file or object at one moment: no two have the same ``place``."""
+
+    place: str  # its address; of a file device and inode, as it may have several names
+    size: int
+    version: str  # changes with its bytes: the ETag; of a file when it was modified and changed, ns
+
+    @property
+    def identity(self) -> str:
+        """What the plan says of it; without its place, as nodes may number a file differently."""
+        return f"{self.size}:{self.version}"
+
+    @classmethod
+    def of(cls, s: os.stat_result) -> "Status":
+        """That of a file."""
+        return cls(f"{s.st_dev}:{s.st_ino}", s.st_size, f"{s.st_mtime_ns}:{s.st_ctime_ns}")
 
 
 def mode_of(path: Path) -> int | None:

@@ -82,9 +82,8 @@ def parse_header(raw: bytes | bytearray, size: int, path: Path | str) -> Header:
     offset = begin + int.from_bytes(raw[8:begin], "little")
     found = _parse(bytes(raw[:offset]))
     if found is None:
-        raise InputError(
-            f"{path}: its .npy header is damaged or cut off; write the file again with numpy.save"
-        )
+        words = "its .npy header is damaged or cut off; write the file again with numpy.save"
+        raise InputError(f"{path}: {words}")
     shape, fortran, dtype = found
     header = Header(shape, checked_descr(dtype, path), fortran, offset)
     # Python integers: a wrong header cannot make them overflow.

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from shardwise.errors import InputError, TryAgain, changed
+from shardwise.files.lookup import Status
 from shardwise.files.pieces import PART_BYTES
 
 _HERE = r"http(?=://(?:localhost|127\.0\.0\.1)[:/])"  # without encryption: this machine alone
@@ -23,14 +24,6 @@ _HOST = re.compile(r"[\w.-]+(:[0-9]+)?", re.ASCII)
 # Globs, and what obstore takes in no name: empty parts, "." and "..", and control characters.
 _ODD = re.compile(r"(^|/)\.{0,2}/|(^|/)\.{1,2}$|[\0-\x1f\x7f*[]")
 _FINAL = re.compile("[34](?!08|29)")  # a status that another try would not change
-
-
-class Status(NamedTuple):
-    """The identity of an object: no two objects share it, and rewriting an object changes it."""
-
-    url: str
-    size: int
-    etag: str
 
 
 def is_url(name: object) -> bool:
@@ -93,10 +86,10 @@ class Object:
 
     def read_at(self, offset: int, view: Any) -> None:
         """Fill a buffer of bytes from byte ``offset`` on; IntegrityError if they have changed."""
-        url, memory = self.status.url, memoryview(view)
+        url, memory = self.status.place, memoryview(view)
         for at in range(0, len(memory), PART_BYTES):
             part, begin = memory[at : at + PART_BYTES], offset + at
-            options = {"range": (begin, begin + len(part)), "if_match": f'"{self.status.etag}"'}
+            options = {"range": (begin, begin + len(part)), "if_match": f'"{self.status.version}"'}
             with _explained(url) as obstore:
                 answer = obstore.get(*_place(url), options=options)
                 raw = memoryview(answer.bytes())

@@ -83,10 +83,8 @@ def refuse_moved(results: Results, began: os.stat_result) -> None:
 def refuse_unmarked(results: Results) -> None:
     """Refuse to write into a folder that no run has made."""
     if not results.marker.is_file():
-        words = f"a run or, if one did make this, touch {for_bash(results.marker)}"
-        raise InputError(
-            f"{results.root}: no run made this folder; name the results folder of {words}"
-        )
+        words = "no run made this folder; name that of a run or, if one did make this, touch"
+        raise InputError(f"{results.root}: {words} {for_bash(results.marker)}")
 
 
 def append_line(path: Path, line: str, sync: bool = True) -> int:

@@ -146,9 +146,8 @@ def read(settings: Settings, matrices: int, column: list[str] | None = None) -> 
         weights = found.astype(np.float64)
         if not (fits := np.abs(weights) <= _LARGEST_WEIGHT).all():
             told = f"{name} holds {found[fits.argmin()]} for matrix {fits.argmin()}"
-            raise InputError(
-                f"weights: {told}; use numbers up to {_LARGEST_WEIGHT}; 0 skips a matrix"
-            )
+            cure = f"use numbers up to {_LARGEST_WEIGHT}; 0 skips a matrix"
+            raise InputError(f"weights: {told}; {cure}")
     if (name := settings.labels) is None:
         return PerMatrix(weights)
     if column is None:

@@ -72,7 +72,7 @@ class Source:
     path: str  # also names the array in a file that may hold several: ``run.h5:/frames``
     first: int
     count: int
-    identity: str  # see `stack.identity_of`; or what the synthetic stack is made from; of a copy ""
+    identity: str  # see `lookup.Status`; or what the synthetic stack is made from; of a copy ""
 
 
 def between(sources: Sequence[Source], start: int, stop: int) -> list[Source]:

@@ -19,19 +19,18 @@ from shardwise import ALGORITHM
 from shardwise.errors import InputError, short, some
 from shardwise.files import lookup, remote
 from shardwise.files.commit import commit
-from shardwise.files.extents import Status
 from shardwise.files.formats import registry
-from shardwise.files.lookup import ZARR, file_of, split
+from shardwise.files.lookup import ZARR, Status, file_of, split
 from shardwise.files.npy import Header, read_header
 from shardwise.plan import memory
 from shardwise.plan.config import Settings
 from shardwise.plan.plan_file import Source
-from shardwise.plan.stack import Stack, identity_of
+from shardwise.plan.stack import Stack
 from shardwise.units import human_bytes
 
 _ASKED_AT_ONCE = 16  # files or objects of a store, as each answer may take a while
 _MOST_CHUNK_BYTES = 1 << 30  # a task holds several while it decodes
-_Array = tuple[str, Header, Status, str]  # its name, and the status and identity of its file
+_Array = tuple[str, Header, Status]  # its name, and the status of its file
 
 
 def stack_of(settings: Settings, synthetic: Path, cache: Path | None = None) -> Stack:
@@ -169,29 +168,24 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
         raise InputError(words if words.startswith(origin) else f"{origin}: {words}") from error
     top, head, *_ = arrays[0]
     sources, matrices, seen = list[Source](), 0, dict[Any, str]()
-    for path, header, status, identity in arrays:
-        own = status if isinstance(status, remote.Status) else (status.st_dev, status.st_ino)
-        twin, wrong, shape = seen.setdefault((own, header.place), path), "", header.shape
+    for path, header, status in arrays:
+        twin, wrong, shape = seen.setdefault((status.place, header.place), path), "", header.shape
         if len(seen) == len(sources):
             wrong = f"is the same file as {twin}; leave one out, or copy it to count it twice"
         elif len(shape) != 3 and not (len(shape) == 2 and origin != "input"):
-            wrong = f"has shape {shape}; write it as a stack (N, m, k)"
-            wrong += (
-                ", or name a folder of 2-D files" if origin == "input" else ", or a matrix (m, k)"
-            )
+            other = "name a folder of 2-D files" if origin == "input" else "a matrix (m, k)"
+            wrong = f"has shape {shape}; write it as a stack (N, m, k), or {other}"
         elif 0 in shape:
             wrong = f"has shape {shape}, so there is nothing to multiply; leave it out"
         elif shape[-2:] != head.shape[-2:] or header.native != head.native:
             wrong = f"is {shape} of {header.native.name}, but {top} is {head.shape} of "
             wrong += f"{head.native.name}; convert it to the same (m, k) and dtype, or leave it out"
         elif (most := math.prod(header.chunk) * header.dtype.itemsize) > _MOST_CHUNK_BYTES:
-            wrong = (
-                f"has chunks {short(header.chunk)} of {human_bytes(most)}, too large to decode; "
-            )
-            wrong += f"write it with chunks of {human_bytes(_MOST_CHUNK_BYTES)} or less"
+            wrong = f"has chunks {short(header.chunk)} of {human_bytes(most)}, too large to "
+            wrong += f"decode; write it with chunks of {human_bytes(_MOST_CHUNK_BYTES)} or less"
         if wrong:
             raise InputError(f"{origin}: {path} {wrong}")
-        sources.append(Source(path, matrices, header.matrices, identity))
+        sources.append(Source(path, matrices, header.matrices, status.identity))
         matrices += header.matrices
     shape, named = (head.shape[-2], head.shape[-1]), [(path, header) for path, header, *_ in arrays]
     chunked = [header for _, header in named if header.chunk]
@@ -234,17 +228,16 @@ def _look(paths: Sequence[str], cache: Path | None) -> list[_Array]:
         lookup.refuse_undecodable(path)
         file, (known, header) = file_of(path), cached.get(path, ("", None))
         try:
-            if header and known == identity_of(status := registry.status_of(file)):
-                return path, header, status, known
-            header, status = registry.read_header_and_status(path)
-            return path, header, status, identity_of(status)
+            if header and known == (status := registry.status_of(file)).identity:
+                return path, header, status
+            return path, *registry.read_header_and_status(path)
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         apply = pool.map if any(map(remote.is_url, paths)) else map
         arrays = list(apply(look_at, paths))
-    fresh = {path: (identity, header) for path, header, _, identity in arrays}
+    fresh = {path: (status.identity, header) for path, header, status in arrays}
     if cache is not None and fresh != cached:
         with suppress(OSError), commit(cache) as file:
             file.write(msgspec.json.encode(fresh))

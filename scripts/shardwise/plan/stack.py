@@ -1,7 +1,6 @@
 """A stack of matrices, read from the files that the plan names, each as it was planned."""
 
 import math
-import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,9 +12,9 @@ import numpy as np
 from shardwise.errors import InputError, IntegrityError, changed
 from shardwise.files import remote
 from shardwise.files.checksum import raw_bytes
-from shardwise.files.extents import Extent, OpenFiles, Status
+from shardwise.files.extents import Extent, OpenFiles
 from shardwise.files.formats import registry
-from shardwise.files.lookup import ZARR_METADATA, file_of
+from shardwise.files.lookup import ZARR_METADATA, Status, file_of
 from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
 from shardwise.plan import memory
@@ -37,17 +36,6 @@ class Stack:
     unwritten: str = ""  # how many chunks are missing, and what they count as
 
 
-def identity_of(status: Status) -> str:
-    """The identity of an input file in the plan: ``size:modified:changed``, times in ns.
-
-    Of an object it is ``size:ETag``, of a Zarr array a digest of these for all chunks. Device and
-    inode are left out: nodes, or file systems such as FUSE, may tell others.
-    """
-    if isinstance(status, remote.Status):
-        return f"{status.size}:{status.etag}"
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
-
-
 class InputFiles:
     """The input files that a stage reads, with their identities before the first byte was read."""
 
@@ -62,7 +50,7 @@ class InputFiles:
     def compare(self, path: str, status: Status) -> None:
         """Refuse a file that has changed since it was noted; serves as `extents.Opened`."""
         if path in self._first:
-            self.note(path, identity_of(status))
+            self.note(path, status.identity)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -79,8 +67,7 @@ class InputFiles:
             try:
                 if not (remote.is_url(path) or path.endswith(ZARR_METADATA)):
                     # NFS caches the status of a file for seconds, but revalidates it on open.
-                    with open(path, "rb", buffering=0) as file:
-                        self.compare(path, os.fstat(file.fileno()))
+                    OpenFiles(self.compare).get(path)
                 elif not path.endswith(".npy"):  # each range of a .npy object was compared
                     self.compare(path, registry.status_of(path))
             except (FileNotFoundError, NotADirectoryError) as error:  # it has disappeared
@@ -116,8 +103,7 @@ class StackReader:
         if any(h.chunk or h.reordered for _, h, *_ in parts):
             return None
         return [
-            Extent(path, h.offset + begin - first, end - begin)
-            for path, h, first, begin, end in parts
+            (path, h.offset + begin - first, end - begin) for path, h, first, begin, end in parts
         ]
 
     def read_into(self, files: OpenFiles, view: np.ndarray, low: int) -> None:
@@ -190,12 +176,15 @@ class StackReader:
         except (OSError, InputError) as error:
             raise IntegrityError(f"{path} cannot be read any more: {error}; {cure}") from error
         # What the synthetic stack is made from is no identity of a file; a copy has none either.
-        identity = identity_of(status)
-        planned = source.identity if source.identity[:1].isdigit() else identity
-        if (header.shape[-2:], header.native, identity) != (self._shape, self._dtype, planned):
+        planned = source.identity if source.identity[:1].isdigit() else status.identity
+        if (header.shape[-2:], header.native, status.identity) != (
+            self._shape,
+            self._dtype,
+            planned,
+        ):
             raise IntegrityError(f"{path} has changed since the plan was made; {cure}")
         if source.identity:
-            self.inputs.note(file_of(path), identity)
+            self.inputs.note(file_of(path), status.identity)
         self._header = path, header
         return header
 

@@ -5,13 +5,13 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 from types import ModuleType
 from typing import Any
 
@@ -116,9 +116,7 @@ def probe(spec: str, matrix: np.ndarray) -> tuple[Shape, str]:
         # -P: no modules of the working directory. What it prints goes to stderr.
         command = [sys.executable, "-P", "-c", _TRIAL, spec, folder]
         # A session of its own: the function may end its group.
-        trial = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
-        )
+        trial = Popen(command, stdin=DEVNULL, stdout=2, start_new_session=True)
         try:
             trial.wait()
         finally:

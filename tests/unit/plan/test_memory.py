@@ -64,7 +64,6 @@ def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
         needed = [memory.ring_bytes(own, b, n, keep) for b, n in steps]
         assert needed == sorted(set(needed), reverse=True)
     assert steps[-1] == (1, call)
-    assert len(steps) < 40
 
 
 @given(st.integers(0, 2**44))

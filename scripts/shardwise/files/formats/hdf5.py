@@ -178,20 +178,11 @@ def _lzf(raw: bytes, most: int) -> int:
 
 
 def _zstd(raw: bytes, most: int) -> int:
-    """By the size in the first frame's header; else by its blocks, compressed ones as if full."""
+    """By the size in the header of the frame; 0 if it has none, as only streaming writers do."""
     flags, single = raw[4], raw[4] >> 5 & 1
     at = 6 - single + (0, 1, 2, 4)[flags & 3]
     wide = (single, 2, 4, 8)[flags >> 6]
-    nbytes, at = 0, at + wide
-    if wide:
-        return int.from_bytes(raw[at - wide : at], "little") + 256 * (wide == 2)
-    last = False
-    while not last and at < len(raw):
-        head = int.from_bytes(raw[at : at + 3], "little")
-        last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
-        at += 3 + (1 if kind == 1 else size)
-        nbytes += 128 * 1024 if kind == 2 else size  # the most that a block decodes to
-    return nbytes
+    return int.from_bytes(raw[at : at + wide], "little") + 256 * (wide == 2)
 
 
 # By number of the filter in HDF5: counts the bytes that a chunk decodes to, at least until they

@@ -1,29 +1,43 @@
-"""The formats of input, chosen by the name of a file: the rows are in `lookup`.
-
-The module of a format has two functions. ``header(path, inside)`` returns the `Header` of an array:
-where its elements lie, or in which chunks. ``read(path, inside, matrices, rows)`` returns rows of
-some matrices; it is called for arrays whose header has a ``chunk``.
-"""
+"""The formats of input beside ``.npy``, chosen by the name of a file."""
 
 import importlib
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.files import lookup, npy, remote
-from shardwise.files.extents import Status
+from shardwise.files.lookup import Status
 from shardwise.files.npy import Header
 
+Span = tuple[int, int]
 
-def _format_of(file: str) -> Any:
-    """The module of a file's format, loaded with its library; None if no module reads it."""
+
+class Format(Protocol):
+    """A module of this package that reads a format, by its row in `lookup.FORMATS`."""
+
+    def header(self, path: str, inside: str, /) -> Header:
+        """Where the elements of an array lie, or in which chunks; InputError if unreadable."""
+
+    def read(self, path: str, inside: str, matrices: Span, rows: Span, /) -> np.ndarray:
+        """Rows ``(n, r, k)`` of some matrices of an array whose header has a ``chunk``."""
+
+
+if TYPE_CHECKING:  # at run time each is loaded when needed, as it imports a library
+    from shardwise.files.formats import hdf5, safetensors, zarr_store
+
+    ALL: tuple[Format, ...] = hdf5, safetensors, zarr_store
+
+
+def _format_of(file: str) -> Format | None:
+    """The module of a file's format; None if no module reads it."""
     for module, suffixes in lookup.FORMATS.items():
         if file.lower().endswith(suffixes):
-            return importlib.import_module(f"{__package__}.{module}")
+            found: Format = importlib.import_module(f"{__package__}.{module}")
+            return found
     return None
 
 
@@ -36,36 +50,39 @@ def locate(text: str) -> str | None:
     if found is None and ":" in text:  # a name without a suffix that is known
         file, _, inside = text.rpartition(":")
         found = lookup.mode_of(Path(file))
-    if found is None:
-        return None
-    if not stat.S_ISDIR(found):
+    if not stat.S_ISDIR(found or 0):
         named = f"{file}:{inside}" if inside else file
-        return named if _format_of(file) else None
+        return named if found and _format_of(file) else None
     if not remote.is_url(text):
         file = str(Path(file))
         nodes = (Path(file, name).is_file() for name in (*lookup.ZARR_METADATA, ".zgroup"))
         if not (inside or file.lower().endswith(lookup.ZARR) or any(nodes)):
             return None
-    return str(_format_of(f"{file}/{lookup.ZARR_METADATA[0]}").metadata_of(file, inside))
+    from shardwise.files.formats import zarr_store
+
+    return zarr_store.metadata_of(file, inside)
 
 
 def status_of(file: str) -> Status:
     """The status of the file or object that holds an array; OSError if it is gone."""
     if file.endswith(lookup.ZARR_METADATA):
-        found: Status = _format_of(file).status(file)
-        return found
-    return remote.status(file) if remote.is_url(file) else os.stat(file)
+        from shardwise.files.formats import zarr_store
+
+        return zarr_store.status(file)
+    if remote.is_url(file):
+        return remote.status(file)
+    found = os.stat(file)
+    lookup.refuse_special(found, file)
+    return Status.of(found)
 
 
 def read_header_and_status(name: str) -> tuple[Header, Status]:
     """The header of an array of any format, with its file's status; OSError if it is gone."""
     file, inside = lookup.split(name)
-    kind, status = _format_of(file), status_of(file)  # before the first byte is read
-    if isinstance(status, os.stat_result):
-        lookup.refuse_special(status, file)
-    if kind is not None:
-        return kind.header(file, inside), status
-    if isinstance(status, os.stat_result):
+    own, status = _format_of(file), status_of(file)  # before the first byte is read
+    if own:
+        return own.header(file, inside), status
+    if not remote.is_url(file):
         return npy.read_header(Path(file)), status
     raw = remote.Object(file, status).take(0, npy.MOST_HEADER_BYTES)
     header = npy.parse_header(raw, status.size, file)
@@ -74,8 +91,9 @@ def read_header_and_status(name: str) -> tuple[Header, Status]:
     return header, status
 
 
-def read_matrices(name: str, matrices: tuple[int, int], rows: tuple[int, int]) -> np.ndarray:
+def read_matrices(name: str, matrices: Span, rows: Span) -> np.ndarray:
     """Rows of some matrices of an array whose header has a ``chunk``."""
     file, inside = lookup.split(name)
-    block: np.ndarray = _format_of(file).read(file, inside, matrices, rows)
-    return block
+    own = _format_of(file)
+    assert own, name
+    return own.read(file, inside, matrices, rows)

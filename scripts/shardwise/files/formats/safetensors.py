@@ -24,9 +24,8 @@ def header(path: str, inside: str) -> Header:
             length = int.from_bytes(file.read(8), "little")
             tensors = json.loads(file.read(length))
     except SafetensorError as error:
-        raise InputError(
-            f"{path} cannot be read as safetensors: {error!s:.200}; copy or write it again"
-        ) from error
+        words = f"cannot be read as safetensors: {error!s:.200}; copy or write it again"
+        raise InputError(f"{path} {words}") from error
     tensors.pop("__metadata__", None)
     if inside not in tensors:
         raise choose_one(path, inside, list(tensors))

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ from zarr.storage._utils import _normalize_byte_range_index
 
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, changed
 from shardwise.files import remote, small
-from shardwise.files.lookup import ZARR_METADATA, refuse_closed
+from shardwise.files.lookup import ZARR_METADATA, Status, choose_one, refuse_closed
 from shardwise.files.npy import Header, checked_descr
 
 zarr.config.set({"async.concurrency": 4})  # chunks that are decoded at once; for all threads
 
-_LISTED: dict[str, dict[str, remote.Status]] = {}  # by address, what was listed last
+_LISTED: dict[str, dict[str, Status]] = {}  # by address, what was listed last
 
 
 class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
@@ -38,35 +39,41 @@ class ListedObjects(MemoryStore):  # type: ignore[misc] # zarr has no types here
         if listed is None:
             return None
         begin, end = _normalize_byte_range_index(range(listed.size), byte_range)
-        take = remote.Object(listed.url, listed).take
+        take = remote.Object(listed.place, listed).take
         try:
             raw = await asyncio.to_thread(take, max(0, begin), end)
         except FileNotFoundError:
-            raise changed(listed.url) from None
+            raise changed(listed.place) from None
         return (prototype or default_buffer_prototype()).buffer.from_bytes(raw)
 
 
 def metadata_of(store: str, inside: str) -> str:
     """The metadata file or object of an array in a store; InputError if there is none."""
     folder = "/".join([store, *(part for part in inside.split("/") if part not in ("", "."))])
+
+    def is_array(path: str) -> bool:
+        return _read_metadata(path).get("node_type") == "array"
+
     for path in (f"{folder}/{name}" for name in ZARR_METADATA):
-        if _read_metadata(path).get("node_type") == "array":
+        if is_array(path):
             return path
-    raise InputError(
-        f"{folder}: is not a Zarr array; name one, such as run.zarr:group/array, or a .npy file"
-    )
+    found = [p for p in sorted(Path(store).rglob("*zarr*")) if p.name in ZARR_METADATA]
+    if arrays := [str(p.parent.relative_to(store)) for p in found if is_array(str(p))]:
+        raise choose_one(store, inside, arrays)
+    words = "is not a Zarr array; name one, such as run.zarr:group/array, or a .npy file"
+    raise InputError(f"{folder}: {words}")
 
 
-def status(path: str) -> remote.Status:
+def status(path: str) -> Status:
     """The bytes of an array, and a digest that changes when any of its files or objects does."""
     found = _list(path)
-    lines = sorted("\0".join([key, str(own.size), own.etag]) for key, own in found.items())
+    lines = sorted("\0".join([key, str(own.size), own.version]) for key, own in found.items())
     digest = small.checksum("\n".join(lines).encode(errors="replace"), 8)
     place = path if remote.is_url(path) else os.path.realpath(path)
-    return remote.Status(place, sum(own.size for own in found.values()), digest)
+    return Status(place, sum(own.size for own in found.values()), digest)
 
 
-def _list(path: str) -> dict[str, remote.Status]:
+def _list(path: str) -> dict[str, Status]:
     """Size and version of each file (behind links too) or object of an array, by its name there."""
     top = os.path.dirname(path) or "."
     if remote.is_url(path):
@@ -79,7 +86,7 @@ def _list(path: str) -> dict[str, remote.Status]:
         for file in (os.path.join(folder, name) for name in files if name != ".zattrs"):
             s = os.stat(file)
             version = f"{s.st_mtime_ns}\0{s.st_ctime_ns}"
-            found[os.path.relpath(file, top)] = remote.Status("", s.st_size, version)
+            found[os.path.relpath(file, top)] = Status("", s.st_size, version)
     return found
 
 
@@ -92,6 +99,8 @@ def header(path: str, inside: str) -> Header:
     array, folder = _opened(path), os.path.dirname(path)
     shape, chunk = (tuple(map(int, n)) for n in (array.shape, array.shards or array.chunks))
     with _explained(path):
+        if 0 in chunk:
+            raise ValueError(f"its metadata says chunks of {chunk}")
         grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
     key_of, named = array.metadata.encode_chunk_key, _LISTED.get(path) or _list(path)
     keys = [key for key in named if not key.endswith((*ZARR_METADATA, ".zattrs"))]
@@ -150,7 +159,7 @@ def _opened(path: str) -> Any:
         return zarr.Array.from_dict(StorePath(store), {"attributes": {}} | said)
 
 
-def _read_metadata(path: str, known: remote.Status | None = None) -> dict[str, Any]:
+def _read_metadata(path: str, known: Status | None = None) -> dict[str, Any]:
     """What a metadata file or object says, with its ``node_type``; nothing if there is none."""
     try:
         if remote.is_url(path):
