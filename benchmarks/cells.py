@@ -89,11 +89,10 @@ def square(arithmetic: str, dim: int, product: str = "A @ A") -> Cell:
 def kernel(xp: Any, cell: Cell, count: int) -> tuple[Any, int]:
     """The engine's kernel, and how many matrices it multiplies at once."""
     from shardwise.numerics import gemm
-    from shardwise.plan import memory
 
     problem = cell.problem(count)
     precision = cell.arithmetic if cell.arithmetic.startswith("tf32") else "ieee"
-    return gemm.kernel(xp, problem, precision), 1 if xp is np else memory.call_matrices(problem)
+    return gemm.kernel(xp, problem, precision), 1 if xp is np else problem.call_matrices
 
 
 def products(xp: Any, cell: Cell, left: Any, right: Any = None) -> Any:

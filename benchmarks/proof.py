@@ -29,11 +29,9 @@ class Batch:
     def __init__(
         self, xp: Any, cell: cells.Cell, count: int, seed: int, group: int | None = None
     ) -> None:
-        from shardwise.plan import memory
-
         self.left, self.right = cells.factors(xp, cell, count, seed)
         self.product = cells.products(xp, cell, self.left, self.right)
-        group = group or memory.proof_matrices(cell.problem(count), count)
+        group = group or min(count, cell.problem(count).proof_matrices)
         self._checker = cells.checker(xp, cell, seed, group)
 
     def ratio(self, product: Any = None) -> Any:

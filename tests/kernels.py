@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 from shardwise.numerics import freivalds, gemm
-from shardwise.plan import memory
 from shardwise.plan.problem import Problem
 
 from tests.factories import REFERENCES, wide
@@ -46,7 +45,7 @@ def multiplied(
     """Products of a stack, in host memory, from full calls of the kernel; and its arithmetic."""
     problem = problem_of(product, left, right)
     run = gemm.kernel(xp, problem, precision)
-    more = ((0, 0 if xp is np else -len(left) % memory.call_matrices(problem)), (0, 0), (0, 0))
+    more = ((0, 0 if xp is np else -len(left) % problem.call_matrices), (0, 0), (0, 0))
     block, other = (
         x if x is None else xp.asarray(x if x.ndim == 2 else np.pad(x, more)) for x in (left, right)
     )

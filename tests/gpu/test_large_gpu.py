@@ -40,7 +40,7 @@ def test_a_large_matrix_is_one_batch(cupy, tmp_path, side, keep):
     needed = made.shards["00000"].device_memory
     if cupy.cuda.Device().mem_info[1] < needed:
         pytest.skip(f"this device has less than {needed} bytes")
-    assert memory.ladder(made.problem, 1, cuda=True)[0] == (1, 1)
+    assert memory.Budget(made.problem, made.settings, [range(1)]).ladder(cuda=True)[0] == (1, 1)
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
     before = pool.total_bytes()

@@ -8,8 +8,9 @@ import pytest
 from shardwise.errors import DeviceFailed, IntegrityError
 from shardwise.files import pieces
 from shardwise.multiply import job
-from shardwise.numerics import tolerances
+from shardwise.numerics import gemm, tolerances
 from shardwise.plan import memory
+from shardwise.plan import problem as problems
 from shardwise.records import receipts
 
 from tests import factories
@@ -39,7 +40,7 @@ def check_kernel(xp, product, shape, dtype):
     problem = problem_of(product, *pair)
     bound = tolerances.product_tolerance(problem.factor_shapes[0][1], 1, dtype, compute)
     assert (modulus(wide(found[:2]) - exact) <= bound[0] * moduli + bound[1]).all()
-    if memory.symmetric(problem):
+    if gemm.symmetric(problem):
         other = factories.TURNED["H" if "H" in product else "T"](found[0])
         np.testing.assert_array_equal(found[0], other)
 
@@ -81,10 +82,10 @@ def test_bits_do_not_depend_on_slots_and_batches(tmp_path, backend, product, kee
         [(2**24, 2**28, 8), (4096, 2**28, 2), (10_000, 2**18, 8), (2**24, 2**18, 1)]
     ):
         monkeypatch.setattr(pieces, "PART_BYTES", part)
-        monkeypatch.setattr(memory, "_slots", lambda *_, slots=slots: slots)
+        monkeypatch.setattr(memory.Budget, "slots", lambda *_, slots=slots: slots)
         monkeypatch.setattr(memory, "HOST_BATCH_BYTES", batch)
         # The size of a call decides the bits, so it is fixed; a batch has several calls.
-        monkeypatch.setattr(memory, "call_matrices", lambda _: 256)
+        monkeypatch.setattr(problems.Problem, "call_matrices", 256)
         monkeypatch.setattr(memory, "BATCH_BYTES", batch)
         made = one_shard(tmp_path / str(number), left, **over)
         receipt = factories.receipt(made)
@@ -140,7 +141,7 @@ def test_a_full_device_gets_smaller_batches_then_says_try_again(cupy, tmp_path, 
     """Batches shrink while memory is short, with the same bits; then exit 75 with the figure."""
     left, pool = factories.noise((600, 64, 64), "float32"), cupy.get_default_memory_pool()
     expected = factories.products(one_shard(tmp_path / "free", left, backend="cupy")).tobytes()
-    monkeypatch.setattr(memory, "MOST_IN_CALL", 256)
+    monkeypatch.setattr(problems, "MOST_IN_CALL", 256)
     try:
         for room in (40 * 2**20, 2**20):
             gc.collect()

@@ -18,7 +18,7 @@ from shardwise.numerics import end_to_end, freivalds, gemm
 from shardwise.numerics.tolerances import VECTORS
 from shardwise.numerics.tree import reals
 from shardwise.numerics.xxh3 import Fragment
-from shardwise.plan import memory, user_function
+from shardwise.plan import user_function
 from shardwise.plan.plan_file import Plan
 from shardwise.plan.problem import Problem
 from shardwise.processes import threads
@@ -173,7 +173,7 @@ class Multiplication(Operation):
             row = np.frombuffer(plan.offset, np.dtype(plan.problem.dtype).newbyteorder("<"))
             self._offset = machine.xp.asarray(row.astype(plan.problem.dtype))
             self._centred = machine.xp.zeros((matrices, *plan.problem.left), plan.problem.dtype)
-        group = memory.proof_matrices(plan.problem, matrices)
+        group = min(matrices, plan.problem.proof_matrices)
         self._checker = freivalds.checker(machine.xp, plan.problem, self.compute, seed, group)
         self.bound = self._checker.bound
 
@@ -181,7 +181,7 @@ class Multiplication(Operation):
         """Refuse a lower precision, by a known product in memory of batches; NumPy's is known."""
         if not self.proof or self._xp is np or "int" in self._problem.dtype:
             return
-        count = min(len(left), memory.call_matrices(self._problem))
+        count = min(len(left), self._problem.call_matrices)
         factors = [_part(x, count) for x in (left, right) if x is not None]
 
         def multiply() -> Any:

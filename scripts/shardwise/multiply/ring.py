@@ -51,8 +51,8 @@ class Ring:
         """Allocate the ring: as large as is planned, or smaller while memory is short."""
         cuda, total, problem = self._machine.xp is not np, self._machine.total(), self._problem
         spans = [own for _, own in self._plan.per_matrix.spans(shard.run)]
-        precision = self._plan.settings.precision
-        least = memory.planned_bytes(problem, spans, self._keep, cuda, precision, -1)
+        budget = memory.Budget(problem, self._plan.settings, spans)
+        least = budget.work_bytes(cuda, -1)
         if least > total:
             raise InputError(
                 f"input: {problem.product} of {problem.left} {problem.dtype} needs "
@@ -61,13 +61,13 @@ class Ring:
                 "a larger one, narrower elements, matrices cut into blocks, or under keep: sum "
                 "more shards"
             )
-        sizes, short = memory.ladder(problem, len(shard.run), cuda), ""
+        sizes, short = budget.ladder(cuda), ""
         spare = max(0, shard.memory - most) if most and not cuda else 0
-        limit = memory.ring_bytes(problem, *sizes[0], self._keep) - spare
-        fitting = [size for size in sizes if memory.ring_bytes(problem, *size, self._keep) <= limit]
+        limit = budget.ring_bytes(*sizes[0]) - spare
+        fitting = [size for size in sizes if budget.ring_bytes(*size) <= limit]
         for size in fitting or sizes[-1:]:
             try:
-                return self._take(*size, shard.run)
+                return self._take(budget, *size, shard.run)
             except MemoryError as error:
                 short = str(error)  # the error itself would keep what was allocated
             self._slots, self._outs, self._right, self._sum = [], deque(), None, None
@@ -79,10 +79,10 @@ class Ring:
             "a larger device, or wait until it is free"
         )
 
-    def _take(self, slots: int, matrices: int, run: range) -> None:
+    def _take(self, budget: memory.Budget, slots: int, matrices: int, run: range) -> None:
         problem, zeros = self._problem, self._machine.xp.zeros  # unused places may be multiplied
         self.matrices, dtype = matrices, problem.dtype
-        shape, outs = (matrices, *problem.product_shape), memory.outs(slots, self._keep)
+        shape, outs = (matrices, *problem.product_shape), budget.outs(slots)
         with self._machine.work():
             shapes = [problem.left, problem.right] if problem.right else [problem.left]
             # The one B that serves all matrices.
@@ -97,10 +97,9 @@ class Ring:
             self._outs = deque((zeros(shape, problem.product_dtype), []) for _ in range(outs))
             self._sum: TreeSum | None = None
             if self._keep == "sum":
-                per_matrix = self._plan.per_matrix  # its nodes have to suffice for later shards too
-                nodes = memory.tree_nodes(own for _, own in per_matrix.spans(run))
                 shape, dtype = problem.product_shape, problem.product_dtype
-                self._sum = TreeSum(self._machine.xp, shape, dtype, per_matrix, nodes)
+                said, nodes = self._plan.per_matrix, budget.nodes  # as many as any shard needs
+                self._sum = TreeSum(self._machine.xp, shape, dtype, said, nodes)
             kind = UserFunction if problem.result else Multiplication
             self.operation = kind(self._machine, self._plan, matrices)
         self._machine.settle()  # before other threads write to it

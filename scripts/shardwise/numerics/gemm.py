@@ -29,6 +29,8 @@ _RANK_K = {
     "float32": ("s", "float"), "float64": ("d", "double"),
     "complex64": ("c", "float2"), "complex128": ("z", "double2"),
 }  # fmt: skip
+# From this many rows on, a rank-k update beats a whole product (measured: docs/performance.md).
+_SYMMETRIC_ROWS = 2048
 
 _MIRROR = r"""
 // Copy the upper triangle of square matrices (row-major, n by n), so far apart, to the lower one,
@@ -94,6 +96,13 @@ def factors(problem: Problem, block: Any, other: Any) -> tuple[Any, Any]:
     return left, right
 
 
+def symmetric(problem: Problem) -> bool:
+    """Whether it pays to compute half of each product: if large, and symmetric or Hermitian."""
+    left, right = problem.operands
+    large = problem.product_shape[1] >= _SYMMETRIC_ROWS
+    return large and left.name == right.name and left.turned != right.turned
+
+
 class MatmulKernel:
     """Products by ``xp.matmul``: all on NumPy, which calls BLAS per matrix; integers on a GPU too.
 
@@ -116,7 +125,7 @@ class MatmulKernel:
             return
         wide = self.compute != self._problem.dtype
         with self._single_threaded_blas():
-            few = max(1, memory.HOST_BATCH_BYTES // memory.widened_bytes(self._problem))
+            few = max(1, memory.HOST_BATCH_BYTES // self._problem.widened_bytes)
             threads.split(count, call, few if wide else count)
 
     def _multiply(self, block: Any, other: Any, out: Any, low: int, high: int) -> None:
@@ -173,16 +182,16 @@ class CublasKernel:
         scalar = np.dtype("float32") if problem.dtype == "float16" else self._dtype
         self._one, self._zero = np.ones(1, scalar), np.zeros(1, scalar)
         self._small = np.full(1, 1 / 2048, scalar)
-        self._per_call = memory.call_matrices(problem)
+        self._per_call = problem.call_matrices
         # Zeroed stacks for one call, with rows padded so that tensor cores can load them.
-        shapes = memory.padded_shapes(problem).items()
+        shapes = problem.padded_shapes.items()
         self._space = {k: xp.zeros((self._per_call, *s), self._dtype) for k, s in shapes}
         # For the stacks of one call: their high parts [0] and their low parts [1].
-        halves = memory.split_shapes(problem, precision).items()
+        halves = problem.split_shapes(precision).items()
         self._halves = {k: xp.empty((2, *shape), self._dtype) for k, shape in halves}
         if self._halves:
             self._split = xp.RawModule(code=_SPLIT).get_function("split")
-        self._half = memory.symmetric(problem) and not tf32 and problem.dtype in _RANK_K
+        self._half = symmetric(problem) and not tf32 and problem.dtype in _RANK_K
         if self._half:
             letter, element = _RANK_K[problem.dtype]
             hermitian = any(factor.conjugated for factor in problem.operands)
@@ -196,7 +205,7 @@ class CublasKernel:
 
         The arrays are C-contiguous stacks ``(n, m, k)``, ``(n, k, p)`` and ``(n, m, p)``;
         ``other`` may be one matrix ``(k, p)`` for all, or None. ``n`` is a multiple of
-        `memory.call_matrices`: calls are always whole, so more of ``out`` is overwritten.
+        `Problem.call_matrices`: calls are always whole, so more of ``out`` is overwritten.
         """
         each = other is not None and other.ndim == 3
         right = self._prepared("right", other) if other is not None and not each else None

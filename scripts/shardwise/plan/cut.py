@@ -9,6 +9,11 @@ MAX_AUTO_SHARDS = 1000
 MAX_SHARDS = 1_000_000
 
 
+def power_of_two(most: int) -> int:
+    """The largest power of two up to a number, at least 1."""
+    return 1 << max(1, most).bit_length() - 1
+
+
 def cut(matrices: int, shards: int) -> list[range]:
     """Cut ``range(matrices)`` into ``shards`` runs, whose sizes differ by at most one."""
     return [range(*ends) for ends in pairwise(matrices * i // shards for i in range(shards + 1))]

@@ -178,9 +178,10 @@ def check_folder(plan: Plan) -> int:
         paths += [results.product(row.name) for row in rows]
         needed -= sum(path.stat().st_size for path in paths if path.exists())
     if needed > free:
-        told = f"{root} needs {human_bytes(needed)} more, but its disk has {human_bytes(free)} free"
+        parts = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in plan.written.items() if n)
+        told = f"{root} needs {human_bytes(needed)} more (of {parts}), but its disk has"
         cure = "keep no shards (materialize: false) or products (keep: sum)"
-        raise InputError(f"results: {told}; {cure}")
+        raise InputError(f"results: {told} {human_bytes(free)} free; {cure}")
     return free
 
 
@@ -205,9 +206,8 @@ def _refuse_names(results: Results, names: Iterable[str]) -> None:
         if {"{", "}"} & {*file_of(name)}:
             raise InputError(f"{name}: file names with braces are not supported; rename it")
         if not is_url(name) and (path.parent == root or reserved.intersection(path.parents)):
-            raise InputError(
-                f"{name} lies where the run writes its own files; choose another results folder"
-            )
+            words = "lies where the run writes its own files; choose another results folder"
+            raise InputError(f"{name} {words}")
 
 
 def _runs(settings: Settings, problem: Problem) -> list[range]:
@@ -224,12 +224,11 @@ def _runs(settings: Settings, problem: Problem) -> list[range]:
 def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list[Shard]:
     """The rows of the plan; as it may have a million, the text that they share is made once."""
     problem, settings, known = facts.problem, facts.settings, dict[Any, tuple[int, int, int, int]]()
-    keep, cuda = settings.keep, settings.backend != "numpy"
     right = [[source.path, source.identity] for source in facts.right_sources]
     common = plan_file.digest([facts.recipe, right])
     head = json.dumps([ALGORITHM["shard"], left.dtype])
     one = _files_text(left.sources) if len(left.sources) == 1 else None
-    rows, digits = [], id_digits(len(runs))
+    rows, digits, keep = [], id_digits(len(runs)), settings.keep
     for number, run in enumerate(runs):
         files = one or _files_text(plan_file.between(left.sources, run.start, run.stop))
         input_key = plan_file.key_of(f"{head} {run} {files}".encode())
@@ -238,12 +237,9 @@ def _rows(facts: Facts, left: Stack, runs: list[range], said: PerMatrix) -> list
         counts = cut.count_nodes, cut.most_held
         kind = (len(run), *(f(places.start, places.stop) for places in spans for f in counts))
         if kind not in known:  # true for few runs: most are like an earlier one
-            known[kind] = (
-                len(run) * problem.matrix_bytes,
-                memory.result_bytes(problem, spans, keep),
-                memory.task_memory(problem, spans, keep, cuda) + facts.decoded,
-                memory.planned_bytes(problem, spans, keep, True, settings.precision) * cuda,
-            )
+            own = memory.Budget(problem, settings, spans)
+            host, nbytes = own.host_bytes + facts.decoded, len(run) * problem.matrix_bytes
+            known[kind] = nbytes, own.result_bytes, host, own.device_bytes
         rows.append(Shard(f"{number:0{digits}}", run.start, run.stop, *known[kind], input_key, key))
     return rows
 

@@ -9,8 +9,17 @@ from typing import NamedTuple
 from shardwise.errors import InputError
 from shardwise.files import pieces
 from shardwise.files.paths import COVARIANCE, STATISTICS, SUMS
+from shardwise.plan.cut import power_of_two
+from shardwise.units import MIB
 
 Shape = tuple[int, int]
+
+CALL_BYTES, MOST_IN_CALL = 128 * MIB, 2**20  # of the matrices in a call, or in a proof
+LARGE_BYTES = 32 * MIB  # from this size on a matrix fills a device, and a call multiplies only one
+HUGE_BYTES = 2048 * MIB  # padded copies of larger factors or products cost too much memory
+_ALIGNED_BYTES = 16  # tensor cores load rows that begin at multiples of this
+_WORTH_PADDING = 64 * 1024  # from this size on a matrix of other rows is copied to longer ones
+_PROOF_ITEMS = 10  # float64 numbers per row in a proof: vectors and moduli, of both factors
 
 _FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
 
@@ -66,28 +75,6 @@ def statistic_dtype(statistic: str, dtype: str) -> str:
     return "float64" if real else sum_dtype(dtype)
 
 
-def statistic_shape(statistic: str, problem: "Problem") -> tuple[int, ...]:
-    """Shape of the file of a statistic."""
-    shape = problem.sum_shape
-    if statistic == SUMS:
-        return (problem.labels, *shape)
-    return shape[1:] if statistic in ("row_mean", "offset") else shape
-
-
-def statistic_pieces(statistic: str, problem: "Problem", item: int) -> tuple[int, int]:
-    """Bytes of a row and of a piece of the checksum of a statistic's file.
-
-    The reduce computes this file from arrays of ``item`` bytes per number, one piece at a time.
-    """
-    shape, planned = statistic_shape(statistic, problem), problem.product_shape
-    own = ITEM_BYTES[statistic_dtype(statistic, problem.product_dtype)]
-    row, piece = (n // item * own for n in pieces.checksum_pieces(math.prod(planned) * item, item))
-    if shape == planned:
-        return row, piece
-    whole = math.prod(shape[-2:]) * own
-    return whole, min(whole, piece)
-
-
 @dataclass(frozen=True)
 class Problem:
     """What is computed, as numbers."""
@@ -131,9 +118,27 @@ class Problem:
 
     def results(self, statistics: Sequence[str]) -> tuple[str, ...]:
         """The arrays of a reduce: these statistics, and those of a covariance; or `SUMS` alone."""
-        if self.labels:
-            return (SUMS,)
-        return (*statistics, *(COVARIANCE if self.covariance else ()))
+        return (SUMS,) if self.labels else (*statistics, *COVARIANCE * self.covariance)
+
+    def statistic_shape(self, statistic: str) -> tuple[int, ...]:
+        """Shape of the file of a statistic."""
+        if statistic == SUMS:
+            return (self.labels, *self.sum_shape)
+        return self.sum_shape[1:] if statistic in ("row_mean", "offset") else self.sum_shape
+
+    def statistic_pieces(self, statistic: str, item: int) -> tuple[int, int]:
+        """Bytes of a row and of a piece of the checksum of a statistic's file.
+
+        The reduce computes this file from arrays of ``item`` bytes per number, a piece at a time.
+        """
+        shape, planned = self.statistic_shape(statistic), self.product_shape
+        own = ITEM_BYTES[statistic_dtype(statistic, self.product_dtype)]
+        cut = pieces.checksum_pieces(math.prod(planned) * item, item)
+        row, piece = (n // item * own for n in cut)
+        if shape == planned:
+            return row, piece
+        whole = math.prod(shape[-2:]) * own
+        return whole, min(whole, piece)
 
     @property
     def factor_shapes(self) -> tuple[Shape, Shape]:
@@ -169,6 +174,74 @@ class Problem:
         return math.prod(self.product_shape) * ITEM_BYTES[self.product_dtype]
 
     @property
+    def node_bytes(self) -> int:
+        """Bytes of a node of the tree of a sum."""
+        return ITEM_BYTES[self.sum_dtype] * math.prod(self.product_shape)
+
+    @property
+    def factor_bytes(self) -> int:
+        """Bytes of one A, and of one B where each matrix has its own."""
+        return self.matrix_bytes + (0 if self.shared_right else self.right_bytes)
+
+    @property
+    def largest_bytes(self) -> int:
+        """Bytes of the largest of A, B and product as they are multiplied."""
+        wide = self.item if "int" not in self.dtype or self.result else 8
+        right = self.factor_bytes - self.matrix_bytes
+        factors = max(self.matrix_bytes, right) // self.item * wide
+        # Without the row of column sums: one row more could halve a batch, which is a power of two.
+        return max(factors, math.prod(self.sum_shape) * ITEM_BYTES[self.product_dtype])
+
+    @property
+    def widened_bytes(self) -> int:
+        """Bytes of one matrix's factors and its product, in the dtype that NumPy multiplies."""
+        (m, k), (_, p) = self.factor_shapes
+        return ITEM_BYTES[self.compute_dtype] * (m * k + k * p + m * p)
+
+    @property
+    def proof_bytes(self) -> int:
+        """Bytes that the proof of one product needs besides the product; integers are widened."""
+        (m, k), (_, p) = self.factor_shapes
+        vectors = (m + k + p) * _PROOF_ITEMS * 8 * (2 if "complex" in self.dtype else 1)
+        return vectors + (3 * 8 * (m * k + k * p + m * p) if "int" in self.dtype else 0)
+
+    @property
+    def proof_matrices(self) -> int:
+        """The most matrices whose products are proven at once."""
+        return max(1, CALL_BYTES // self.proof_bytes)
+
+    @property
+    def call_matrices(self) -> int:
+        """Matrices in a *call*: those that one routine multiplies on a GPU.
+
+        Their number decides the bits of the products, so it follows from dtype and shapes alone.
+        """
+        most = min(CALL_BYTES // self.largest_bytes, MOST_IN_CALL)
+        return 1 if self.largest_bytes >= LARGE_BYTES else power_of_two(most)
+
+    @property
+    def padded_shapes(self) -> dict[str, Shape]:
+        """Shapes with aligned rows, to which factors are copied for a GPU; none if they stay."""
+        largest = max(self.matrix_bytes, self.right_bytes, self.product_bytes)
+        worth = self.largest_bytes >= _WORTH_PADDING and largest <= HUGE_BYTES
+        widths = self.left[1], self.product_shape[1]
+        awkward = any(width * self.item % _ALIGNED_BYTES for width in widths)
+        if self.result or "int" in self.dtype or not (worth and awkward):
+            return {}
+        step = _ALIGNED_BYTES // self.item
+        own = {"left": self.left, "out": self.product_shape, "right": self.right}
+        return {k: (-(-s[0] // step) * step, -(-s[1] // step) * step) for k, s in own.items() if s}
+
+    def split_shapes(self, precision: str) -> dict[str, tuple[int, int, int]]:
+        """Shapes of the stacks, perhaps padded, that tf32x3 splits in two for one call on a GPU."""
+        if precision != "tf32x3" or self.dtype not in ("float32", "complex64") or self.result:
+            return {}
+        call, pads = self.call_matrices, self.padded_shapes
+        shapes = {"left": self.left, "right": self.right}
+        counts = {"left": call, "right": 1 if self.shared_right else call}
+        return {k: (counts[k], *pads.get(k, shape)) for k, shape in shapes.items() if shape}
+
+    @property
     def compute_dtype(self) -> str:
         """Element type in which inner products are accumulated, under IEEE arithmetic.
 
@@ -199,13 +272,10 @@ def check(problem: Problem, names: list[str], keep: str, total_weight: float | N
         words = f"products of {dtype} are not weighed; save float64, or have a function return it"
         raise InputError(f"weights: {words}")
     others = set(STATISTICS) - set(OF_SUMS)
+    single = "this needs each single product: use keep: products, or only sum and mean"
     rules = (
         (problem.labels, STATISTICS[1:], "with labels only sum is allowed, one per label"),
-        (
-            keep == "sum",
-            others,
-            "this needs each single product: use keep: products, or only sum and mean",
-        ),
+        (keep == "sum", others, single),
         (total_weight is not None, others, "with weights only sum and mean are allowed"),
         (total_weight == 0, ("mean",), "the weights add up to 0, so the mean would divide by 0"),
         ("complex" in dtype, ("min", "max"), f"products of {dtype} have no order"),

@@ -22,10 +22,9 @@ from shardwise.files.commit import commit
 from shardwise.files.formats import registry
 from shardwise.files.lookup import ZARR, Status, file_of, split
 from shardwise.files.npy import Header, read_header
-from shardwise.plan import memory
 from shardwise.plan.config import Settings
 from shardwise.plan.plan_file import Source
-from shardwise.plan.stack import Stack
+from shardwise.plan.stack import Stack, decoded_bytes
 from shardwise.units import human_bytes
 
 _ASKED_AT_ONCE = 16  # files or objects of a store, as each answer may take a while
@@ -191,7 +190,7 @@ def _stack_of(paths: Sequence[str], origin: str, cache: Path | None = None) -> S
     chunked = [header for _, header in named if header.chunk]
     return Stack(
         tuple(sources), matrices, shape, head.native.name,
-        max((memory.decoded_bytes(h.chunk, shape, h.dtype.itemsize) for h in chunked), default=0),
+        max(map(decoded_bytes, chunked), default=0),
         *max(map(_why_copied, named)), _unwritten([each for each in named if each[1].missing]),
     )  # fmt: skip
 

@@ -131,7 +131,7 @@ class StackReader:
             if begin <= at < begin + block.nbytes:
                 return begin, block
         size, (rows, columns) = self.matrix_bytes, self._shape
-        most, height = memory.converted_block(header.chunk, self._shape, self._dtype.itemsize)
+        most, height = converted_block(header)
         first, last = (at - origin) // size, -(-(end - origin) // size)
         top = (at - origin) % size // (size // rows) // height * height
         if header.chunk:
@@ -187,6 +187,29 @@ class StackReader:
             self.inputs.note(file_of(path), status.identity)
         self._header = path, header
         return header
+
+
+def converted_block(header: Header) -> tuple[int, int]:
+    """How many matrices, and rows of each, are converted at once: all rows, or some of one matrix.
+
+    They make up whole chunks, if these fit; without chunks they make up `memory.STEP_BYTES`.
+    """
+    rows, row = header.shape[-2], header.shape[-1] * header.dtype.itemsize
+    (deep, tall, _), matrix = (1, *(header.chunk or (1, 1)))[-3:], rows * row
+    if matrix > memory.CONVERTED_BYTES:
+        most = max(1, memory.CONVERTED_BYTES // row)
+        return 1, max(1, most // tall * tall or most)
+    if not header.chunk:
+        return -(-memory.STEP_BYTES // matrix), rows
+    if deep * matrix > memory.CONVERTED_BYTES:  # then a chunk is decoded several times
+        return memory.CONVERTED_BYTES // matrix, rows
+    return deep * max(1, 2 * memory.STEP_BYTES // (deep * matrix)), rows
+
+
+def decoded_bytes(header: Header) -> int:
+    """Bytes of two decoded blocks, and of the chunks that are being decoded."""
+    item, block = header.dtype.itemsize, math.prod(converted_block(header)) * header.shape[-1]
+    return item * (2 * block + 2 * max(block, memory.DECODERS * math.prod(header.chunk)))
 
 
 def synthetic_matrix(seed: int, index: int, dim: int, dtype: np.dtype) -> np.ndarray:

@@ -18,7 +18,7 @@ from shardwise.files.commit import commit
 from shardwise.files.paths import list_names, place, stamp
 from shardwise.plan import plan_file
 from shardwise.plan.plan_file import Plan, Shard, key_of
-from shardwise.plan.problem import ITEM_BYTES, statistic_dtype, statistic_shape
+from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
 from shardwise.records import failures
 from shardwise.units import human_bytes
 
@@ -119,7 +119,7 @@ def quote(plan: Plan, reduce: Mapping[str, Any], shards: list[str]) -> str:
     results = 0
     for name in problem.results(reduce["statistics"]):
         item = ITEM_BYTES[statistic_dtype(name, problem.product_dtype)]
-        results += math.prod(statistic_shape(name, problem)) * item
+        results += math.prod(problem.statistic_shape(name)) * item
     new = plan.written["input"] if stack and not stack.exists() else 0
     read = human_bytes(copied + factors + plan.written["products"])
     written = human_bytes(new + copied + products + results)

@@ -13,7 +13,7 @@ from shardwise.files.checksum import raw_bytes
 from shardwise.files.commit import create, publish, remove_leftovers, temporary_for
 from shardwise.files.npy import StackWriter
 from shardwise.files.paths import Results
-from shardwise.plan.problem import Problem, statistic_dtype, statistic_pieces, statistic_shape
+from shardwise.plan.problem import Problem, statistic_dtype
 from shardwise.records import receipts
 from shardwise.records.receipts import ArrayFile
 
@@ -27,8 +27,8 @@ class ResultFiles:
         self._facts = {}
         for name in self._paths:
             dtype = np.dtype(statistic_dtype(name, problem.product_dtype))
-            cut = statistic_pieces(name, problem, item)
-            self._facts[name] = statistic_shape(name, problem), dtype, cut
+            cut = problem.statistic_pieces(name, item)
+            self._facts[name] = problem.statistic_shape(name), dtype, cut
         self._writers: dict[str, StackWriter] = {}
         self.temporary: dict[str, Path] = {}
 

@@ -228,8 +228,7 @@ class Run:
             # A matrix as drawn, as complex pairs and as stored.
             nbytes = memory.PYTHON_BYTES + 4 * max(16, problem.item) * math.prod(problem.left)
         elif rule == "reduce":  # of all its ranks
-            counts, ranks = self.plan.facts.label_counts, self.reduce["ranks"]
-            nbytes = memory.reduce_memory(problem, ranks, len(shards), counts)
+            nbytes = memory.reduce_bytes(self.plan, self.reduce["ranks"])
         else:  # a copy takes no more than the task of its shard
             workers = asked(self.node_words)[0] if rule in ("pool", "mpi") else 1
             nbytes = workers * max(row.memory for row in shards.values())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from shardwise.files import pieces
 from shardwise.multiply import job
-from shardwise.plan import memory as plan_memory
+from shardwise.plan import memory
 
 from tests import factories
 from tests.factories import PRODUCTS, REFERENCES, leftovers, results, right_rows, stack, wide
@@ -16,9 +16,8 @@ from tests.factories import PRODUCTS, REFERENCES, leftovers, results, right_rows
 @pytest.fixture
 def small(monkeypatch):
     """Limits so low that a matrix of some kB is a large one, of many parts, by itself."""
-    for name in ("HUGE_BYTES", "HOST_LONE_BYTES", "LARGE_BYTES", "HOST_LARGE_BYTES", "BATCH_BYTES",
-                 "HOST_BATCH_BYTES"):  # fmt: skip
-        monkeypatch.setattr(plan_memory, name, 32)
+    for name in ("HOST_LONE_BYTES", "HOST_LARGE_BYTES", "HOST_BATCH_BYTES"):
+        monkeypatch.setattr(memory, name, 32)
     monkeypatch.setattr(pieces, "PART_BYTES", 336)
 
 
@@ -35,9 +34,9 @@ def test_products_are_exact_for_whole_numbers(tmp_path, product, dtype, keep):
     expected = exact.sum(axis=0)[None] if keep == "sum" else exact
     over = {"product": product, "keep": keep, "materialize": False, "shards": 1}
     made = factories.plan(tmp_path, left, right, **over)
-    assert plan_memory.ladder(made.problem, 3, cuda=False)[0] == (1, 1)
-    for memory in (None, 1):
-        job.run_shard(made, "00000", memory=memory)
+    assert memory.Budget(made.problem, made.settings, [range(3)]).ladder(cuda=False)[0] == (1, 1)
+    for most in (None, 1):
+        job.run_shard(made, "00000", memory=most)
         np.testing.assert_array_equal(results(made), expected)
     assert not leftovers(made.results.root)
 

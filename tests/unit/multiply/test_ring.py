@@ -112,7 +112,7 @@ def test_every_byte_comes_in_order(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pieces, "PART_BYTES", part)
         patch.setattr(plan_memory, "HOST_BATCH_BYTES", batch)
-        patch.setattr(plan_memory, "_slots", lambda *_: slots)
+        patch.setattr(plan_memory.Budget, "slots", lambda *_: slots)
         patch.setattr(job, "Host", machine)
         made = factories.plan(folder, right=right, shards=min(3, len(left)), **over)
         own = job.Session(made)

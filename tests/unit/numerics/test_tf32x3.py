@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from shardwise.errors import IntegrityError
 from shardwise.numerics import gemm
-from shardwise.plan import memory
-from shardwise.plan.problem import Problem
+from shardwise.plan import problem as problems
 
 from tests import factories
 from tests.kernels import multiplied
@@ -16,8 +15,8 @@ from tests.tensor_cores import Array, Cupy
 def few():
     """Few matrices per call, so that a stack takes several calls."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "CALL_BYTES", 2**17)
-        patch.setattr(memory, "MOST_IN_CALL", 256)
+        patch.setattr(problems, "CALL_BYTES", 2**17)
+        patch.setattr(problems, "MOST_IN_CALL", 256)
         yield
 
 
@@ -34,9 +33,9 @@ def test_several_calls_padded_or_not_and_one_b_for_all(dtype, count, shape, shar
 
 def trial(lost, dtype="float32"):
     """Check the known product on a device that computes the calls of these numbers as 0."""
-    problem = Problem(4, (24, 24), "A @ A", dtype)
+    problem = problems.Problem(4, (24, 24), "A @ A", dtype)
     xp = Cupy()
-    run, call = gemm.CublasKernel(xp, problem, "tf32x3"), memory.call_matrices(problem)
+    run, call = gemm.CublasKernel(xp, problem, "tf32x3"), problem.call_matrices
     honest = run._gemm
     turn = iter(range(3))
 

@@ -127,8 +127,8 @@ def test_large_matrices_are_decoded_by_rows(tmp_path, monkeypatch):
     """A matrix may be larger than a decoded block; the memory of a job includes the blocks."""
     array = noise(SHAPE, "float32")
     monkeypatch.setattr(memory, "CONVERTED_BYTES", 9 * 12 * 4)
-    made = planned(tmp_path, CHUNKED["hdf5, gzip"](tmp_path, array), shards=2)
-    assert memory.converted_block((4, 8, 5), SHAPE[1:], 4) == (1, 8)
+    made = planned(tmp_path, name := CHUNKED["hdf5, gzip"](tmp_path, array), shards=2)
+    assert stacks.converted_block(registry.read_header_and_status(name)[0]) == (1, 8)
     assert copies(made).tobytes() == array.tobytes()
     plain = factories.plan(tmp_path / "npy", array, shards=2, product="A.T @ A")
     assert made.shard("00000").memory == plain.shard("00000").memory + made.facts.decoded

@@ -6,16 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.files import pieces
-from shardwise.plan import memory
+from shardwise.plan import memory, problem
 from shardwise.plan.problem import ITEM_BYTES, PRODUCTS, Problem, takes_b
 from shardwise.units import MIB
 
-from tests.factories import right_rows
+from tests.factories import right_rows, settings
 
 DTYPES = tuple(ITEM_BYTES)
 KEEPS = ("products", "sum")
-
-
 sides = st.integers(1, 3000)
 
 
@@ -33,35 +31,39 @@ def problems(draw):
     return Problem(count, left, product, dtype, right, draw(st.booleans()) and right is not None)
 
 
+def budget(own, keep="products", count=1):
+    """What a task takes for this many matrices."""
+    return memory.Budget(own, settings(keep=keep, backend="auto"), [range(count)])
+
+
 @given(problems(), st.integers(1, 10**7))
 def test_a_batch_is_whole_calls_of_at_most_its_bytes(own, matrices):
     """Powers of two that depend on dtype and shapes alone; as many calls as fit BATCH_BYTES."""
-    call, batch = memory.call_matrices(own), memory.batch_matrices(own, cuda=True)
+    call, batch = own.call_matrices, budget(own).batch(cuda=True)
     other = replace(own, matrices=matrices)
-    assert (call, batch) == (memory.call_matrices(other), memory.batch_matrices(other, cuda=True))
-    assert memory.batch_matrices(own, cuda=False) == memory.batch_matrices(other, cuda=False) >= 1
+    assert (call, batch) == (other.call_matrices, budget(other).batch(cuda=True))
+    assert budget(own).batch(cuda=False) == budget(other, count=matrices).batch(cuda=False) >= 1
     assert batch % call == 0
-    biggest = memory._largest(own)
+    biggest = own.largest_bytes
     assert batch * biggest <= memory.BATCH_BYTES or batch == call == 1
     assert 2 * batch * biggest > memory.BATCH_BYTES
-    if biggest >= memory.LARGE_BYTES:
-        assert call == 1
-    assert call <= memory.MOST_IN_CALL
+    assert call == 1 or biggest < problem.LARGE_BYTES
+    assert call <= problem.MOST_IN_CALL
     assert call.bit_count() == batch.bit_count() == 1
 
 
 @given(problems(), st.integers(1, 10**6), st.booleans())
 def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
     """From what is planned, in ever smaller whole calls, to a single batch of one call."""
-    steps = memory.ladder(own, count, cuda)
-    call = memory.call_matrices(own) if cuda else 1
+    steps = budget(own, count=count).ladder(cuda)
+    call = own.call_matrices if cuda else 1
     batches, matrices = steps[0]
-    assert matrices <= memory.batch_matrices(own, cuda)
+    assert matrices <= budget(own).batch(cuda)
     assert batches <= memory.SLOTS
     assert (batches - 1) * matrices < count  # no slot that would never be filled
     assert all(n % call == 0 and n >= call for _, n in steps)
     for keep in KEEPS:
-        needed = [memory.ring_bytes(own, b, n, keep) for b, n in steps]
+        needed = [budget(own, keep).ring_bytes(*step) for step in steps]
         assert needed == sorted(set(needed), reverse=True)
     assert steps[-1] == (1, call)
 
@@ -92,8 +94,8 @@ def test_memory_is_bounded_by_slots_not_by_the_stack(product, dtype, matrices, k
     left = (5, 5) if product == "A @ A" else (3, 5)
     right = (right_rows(product, *left), 7) if takes_b(product) else None
     own = Problem(matrices, left, product, dtype, right)
-    assert memory.task_memory(own, [range(matrices)], keep, cuda=True) < 3072 * MIB
-    assert memory.planned_bytes(own, [range(matrices)], keep, cuda=True) < 10_240 * MIB
+    assert budget(own, keep, matrices).host_bytes < 3072 * MIB
+    assert budget(own, keep, matrices).device_bytes < 10_240 * MIB
 
 
 @pytest.mark.parametrize(("own", "needed"), [
@@ -107,7 +109,7 @@ def test_memory_is_bounded_by_slots_not_by_the_stack(product, dtype, matrices, k
 ])  # fmt: skip
 def test_only_large_matrices_of_awkward_rows_are_padded(own, needed):
     """Padded if rows of a factor or a product are not multiples of 16 bytes, and copies pay off."""
-    shapes = memory.padded_shapes(own)
+    shapes = own.padded_shapes
     for key, (rows, row) in shapes.items():
         side = {"left": own.left, "right": own.right, "out": own.product_shape}[key]
         assert row * own.item % 16 == 0

@@ -193,7 +193,7 @@ def test_the_trees_of_all_labels_hold_no_more_than_is_planned(labels, data):
     said = per_matrix.PerMatrix(None, np.array(labels, "u1"), tuple(range(6)))
     start = data.draw(st.integers(0, len(labels) - 1))
     run, batch = range(start, len(labels)), data.draw(st.integers(1, 20))
-    most = memory.tree_nodes(own for _, own in said.spans(run))
+    most = memory.Budget(None, None, [own for _, own in said.spans(run)]).nodes
     total = TreeSum(np, (1, 1), "float64", said, most)
     for low in run[::batch]:
         total.add(np.ones((min(batch, run.stop - low), 1, 1)), low)

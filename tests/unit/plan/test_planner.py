@@ -94,7 +94,7 @@ def test_what_lies_there_already_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))
     planner.check_folder(made)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1023))
-    with pytest.raises(InputError, match="free"):
+    with pytest.raises(InputError, match=r"1.0 KiB more \(of input .*, shards .*, products .*free"):
         planner.check_folder(made)
 
 
