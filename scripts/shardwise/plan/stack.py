@@ -177,11 +177,8 @@ class StackReader:
             raise IntegrityError(f"{path} cannot be read any more: {error}; {cure}") from error
         # What the synthetic stack is made from is no identity of a file; a copy has none either.
         planned = source.identity if source.identity[:1].isdigit() else status.identity
-        if (header.shape[-2:], header.native, status.identity) != (
-            self._shape,
-            self._dtype,
-            planned,
-        ):
+        found = header.shape[-2:], header.native, status.identity
+        if found != (self._shape, self._dtype, planned):
             raise IntegrityError(f"{path} has changed since the plan was made; {cure}")
         if source.identity:
             self.inputs.note(file_of(path), status.identity)

@@ -26,7 +26,7 @@ class Format(Protocol):
         """Rows ``(n, r, k)`` of some matrices of an array whose header has a ``chunk``."""
 
 
-if TYPE_CHECKING:  # at run time each is loaded when needed, as it imports a library
+if TYPE_CHECKING:  # mypy compares them; each is loaded when needed, as it imports a library
     from shardwise.files.formats import hdf5, safetensors, zarr_store
 
     ALL: tuple[Format, ...] = hdf5, safetensors, zarr_store
