@@ -15,9 +15,9 @@ from subprocess import DEVNULL, SubprocessError, check_output
 
 from shardwise import __version__
 
-# Environment variables: the commit that the main process has found; the `shardwise` command that
-# started this Snakemake, for its last words.
-VARIABLE, TYPED = "SHARDWISE_CODE", "SHARDWISE_TYPED"
+# Environment variables: the commit that the main process has found; of the program that started
+# this Snakemake, the `shardwise` command, and an open file that gets the last words.
+VARIABLE, TYPED, LAST_WORDS = "SHARDWISE_CODE", "SHARDWISE_TYPED", "SHARDWISE_LAST_WORDS"
 
 _INSTALLED = Path(__file__).with_name("project")
 # The folder of the Snakefile: the clone, or what a wheel carries of it (setup.py).

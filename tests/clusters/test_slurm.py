@@ -21,7 +21,7 @@ def test_what_slurm_refuses_is_told_in_its_words(night):
     night.configure(2)
     done = night.run("--default-resources", "slurm_partition=nowhere")
     assert done.code == 2, done.output
-    assert "would not take the jobs of rule " in done.output
+    assert "does not take the jobs of rule " in done.output
     assert "invalid partition" in done.output.lower()
     assert not night.jobs()
 
@@ -30,9 +30,7 @@ def test_what_slurm_refuses_is_told_in_its_words(night):
     (night.shim() / "sbatch.next").write_text(2 * refusal)
     done = night.run()
     assert done.code == 1
-    assert (
-        f"the scheduler did not accept the job: {words}; change the block multiply" in done.output
-    )
+    assert f"take the jobs of rule multiply: {words}; change the block multiply" in done.output
     assert not night.jobs(), "it is not tried again"
     night.finish()
 

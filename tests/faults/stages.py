@@ -140,15 +140,16 @@ def visible_faults(folder: Path, *allowed: dict[str, bytes]) -> Iterator[str]:
         plan = _plan(folder)
     except ShardwiseError:
         return
-    lacking = Store(plan).missing()
+    store = Store(plan)
+    lacking = store.missing()
     for name in plan.shards:
         if name not in lacking and not vouches(
             factories.receipt(plan, name).file, factories.file(plan, "product", name)
         ):
             yield f"the receipt of product {name} vouches for another file"
         copy = factories.file(plan, "shard", name)
-        known = copy.exists() and receipts.passes(receipts.check_copy, plan, name)
-        if known and not vouches(receipts.check_copy(plan, name).file, copy):
+        known = copy.exists() and receipts.passes(store.copy_receipt, name)
+        if known and not vouches(store.copy_receipt(name).file, copy):
             yield f"the receipt of copy {name} vouches for another file"
 
 

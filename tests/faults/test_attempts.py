@@ -9,7 +9,7 @@ import pytest
 from shardwise.errors import TryAgain
 from shardwise.files import npy
 from shardwise.multiply import job, ring
-from shardwise.records import ledger, receipts
+from shardwise.records import ledger
 from shardwise.records.store import Store
 
 from tests import factories
@@ -56,15 +56,15 @@ def interleaved(monkeypatch, made, order, products):
         slot.written.view("float32")[:] *= products[threading.current_thread().name]
 
     monkeypatch.setattr(ring.Ring, "_work", own)
-    write = receipts.write_for
+    publish = Store.publish
 
     def last(*words):
         try:
-            write(*words)
+            publish(*words)
         finally:
             take(lambda: None)
 
-    monkeypatch.setattr(receipts, "write_for", last)
+    monkeypatch.setattr(Store, "publish", last)
     threads = [threading.Thread(target=attempt, args=(name,), name=name) for name in "ab"]
     for thread in threads:
         thread.start()

@@ -69,14 +69,6 @@ def _start(name: str, typed: bool) -> None:
     _run(name, work, parsed, typed)
 
 
-class Shown(logging.Formatter):
-    """Formats a record for a terminal, with its traceback: see `shown`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line, or lines, of a record."""
-        return errors.shown(super().format(record))
-
-
 def _run(
     name: str, work: Callable[[Namespace], int | None], options: Namespace, typed: bool
 ) -> None:
@@ -86,7 +78,8 @@ def _run(
     name of the stage, it logs how to repeat this by hand.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Shown("%(asctime)s %(levelname)s %(message)s"))
+    lines = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.format = lambda record: errors.shown(lines.format(record))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     signal.signal(signal.SIGTERM, errors.terminate)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup

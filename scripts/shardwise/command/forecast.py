@@ -10,8 +10,9 @@ from shardwise.plan import planner
 from shardwise.plan.config import Settings
 from shardwise.plan.plan_file import Plan
 from shardwise.records import receipts
+from shardwise.records.quote import amounts, quote
 from shardwise.records.receipts import CopyReceipt, ProductReceipt
-from shardwise.records.store import Store, amounts, quote
+from shardwise.records.store import Store
 from shardwise.units import count, human_bytes, seconds
 
 _TRIED = 2  # shards of a trial

@@ -6,11 +6,11 @@ Snakemake runs in a child process, as it cannot run twice in one. Its output is 
 import json
 import os
 import signal
-import subprocess
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE, STDOUT
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,14 @@ from shardwise.command.runs import begin, snakemake_line
 from shardwise.errors import InputError, of_code, short, tell
 from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
+from shardwise.host import LAST_WORDS
 from shardwise.plan import config_file, plan_file
 from shardwise.plan.config import Settings, config_files, load
 from shardwise.processes import contain
 
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
 
-_MOST_LINES = 60  # of output that are kept: more than a run prints at its end
+_OUTPUT = {"stdout": PIPE, "stderr": STDOUT, "encoding": "utf-8", "errors": "replace"}
 
 
 def settings_of(config: Config, keys: Mapping[str, Any]) -> Settings:
@@ -65,27 +66,24 @@ def follow(settings: Settings, profile: str, *words: str) -> None:
         new.write(json.dumps(vars(settings), indent=1).encode())
     # An empty --config overrides what a profile says of the config.
     own = ["--replace-workflow-config", "--configfile", str(file), "--config"]
-    line, lines = snakemake_line(profile, [*own, *words]), deque[str](maxlen=_MOST_LINES)
-    with begin(
-        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
-    ) as child:
+    line = snakemake_line(profile, [*own, *words])
+    with TemporaryFile() as left:
+        given = os.environ | {LAST_WORDS: str(left.fileno())}
+        with begin(line, env=given, pass_fds=[left.fileno()], **_OUTPUT) as child:
 
-        def show() -> None:
-            for text in child.stdout or ():
-                lines.append(text)
-                tell(text.rstrip("\n"))
+            def show() -> None:
+                for text in child.stdout or ():
+                    tell(text.rstrip("\n"))
 
-        try:
-            show()
-        except KeyboardInterrupt:  # the run, in a session of its own, stops its jobs, and says so
-            with suppress(ProcessLookupError):  # it has just ended
-                os.killpg(child.pid, signal.SIGINT)  # and its jobs here, as a terminal does
-            show()
-            raise
+            try:
+                show()
+            except KeyboardInterrupt:  # the run, in its own session, stops its jobs, and says so
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(child.pid, signal.SIGINT)  # and its jobs here, as a terminal does
+                show()
+                raise
+        left.seek(0)
+        told = left.read().decode()
     if code := child.returncode:
-        words = f"Snakemake {contain.words(code)}" if code < 0 else f"Snakemake ended with {code}"
-        # What it says of its failure: all after its last blank line, or a refusal without notes.
-        *_, said = "".join(lines).rpartition("\n\nshardwise: ")
-        notes = ("Using profile ", "Config file ", "shardwise: ")
-        told = "".join(w for w in said.splitlines(True) if not w.startswith(notes)).strip()
-        raise of_code(code, told or words)
+        how = contain.words(code) if code < 0 else f"ended with {code}: see its messages above"
+        raise of_code(code, told or f"Snakemake {how}")

@@ -10,12 +10,12 @@ from argparse import Namespace
 from contextlib import nullcontext
 from pathlib import Path
 
-from shardwise.errors import InputError, ShardwiseError, TryAgain, log, one_line, some
+from shardwise.errors import InputError, ShardwiseError, TryAgain, log, of_code, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import CACHE, Results, for_bash
 from shardwise.plan import config, plan_file
 from shardwise.records import failures, locks
-from shardwise.records.store import Store, find_others
+from shardwise.records.store import Store
 from shardwise.units import count, human_bytes
 
 _MOST_LISTED = 50  # files that clean names
@@ -36,7 +36,7 @@ def plan(options: Namespace) -> None:
             from shardwise.command import forecast
 
             return forecast.show(made, settings, options)
-    with failures.noted(made.results, f"plan-{made.key}", made.results.log("plan")):
+    with Store(made).attempt("plan"):
         planner.check_folder(made)
         planner.write(made)
     return log.info("%s: %s", made.results.plan, planner.describe(made))
@@ -49,7 +49,7 @@ def synthesize(options: Namespace) -> None:
     plan = plan_file.load(options.plan)
     if plan.facts.synthetic is None:
         raise InputError(f"{options.plan}: this plan has its own input; nothing to generate")
-    with failures.noted(plan.results, f"synthesize-{plan.key}", plan.results.log("synthesize")):
+    with Store(plan).attempt("synthesize"):
         copy.synthesize(plan)
     log.info("%s written", plan.results.synthetic)
 
@@ -59,11 +59,11 @@ def shard(options: Namespace) -> None:
     from shardwise.multiply import copy
 
     plan = plan_file.load(options.plan)
-    row, results = plan.shard(options.shard), plan.results
+    row = plan.shard(options.shard)
     plan_file.expect(plan, row.input_key, options.key)
-    with failures.noted(results, f"copy-{row.input_name}", results.log("shard", row.input_name)):
-        copy.materialize(plan, options.shard)
-    log.info("%s written", results.shard(row.input_name))
+    with Store(plan).attempt(f"copy-{row.shard}"):
+        copy.materialize(plan, row.shard)
+    log.info("%s written", plan.results.shard(row.input_name))
 
 
 def multiply(options: Namespace) -> None:
@@ -72,15 +72,15 @@ def multiply(options: Namespace) -> None:
     from shardwise.processes import contain
 
     plan = plan_file.load(options.plan)
-    shard = plan.shard(options.shard)
+    shard, store = plan.shard(options.shard), Store(plan)
     plan_file.expect(plan, shard.key, options.key)
-    failures.refuse_again(plan.results, shard.name)
-    Store(plan).withdraw()
+    if (before := store.failure(shard.shard)) and failures.needs_user(before):
+        raise of_code(before.code, before.reason)  # a retry in the same run is useless
+    store.withdraw()
     if plan.function:  # it may change the working directory, and leave processes
         plan = plan.anchored(Path.cwd())
         contain.adopt()
-    words = plan.results.log("multiply", shard.name)
-    with failures.noted(plan.results, shard.name, words, choose.taken_uuid):
+    with store.attempt(shard.shard, choose.taken_uuid):
         from shardwise.multiply.job import run_shard
 
         try:
@@ -96,7 +96,7 @@ def ledger(options: Namespace) -> None:
     from shardwise.records import ledger
 
     plan = plan_file.load(options.plan)
-    with failures.noted(plan.results, f"ledger-{plan.key}", plan.results.log("ledger")):
+    with Store(plan).attempt("ledger"):
         ledger.write(plan)
     log.info("%s: %d shards are whole", plan.results.ledger, len(plan.shards))
 
@@ -137,8 +137,7 @@ def report(options: Namespace) -> None:
 
     seen = status.look(config.existing_folder(options.configfile, options.results))
     small.refuse_unmarked(seen.results)
-    key = seen.plan.key if seen.plan else ""
-    with failures.noted(seen.results, f"report-{key}", seen.results.log("report")):
+    with Store(seen.plan).attempt("report") if seen.plan else nullcontext():
         log.info("report: %s", page.write(seen))
 
 
@@ -217,7 +216,7 @@ def clean(options: Namespace) -> None:
     with locks.take_lock(results.running, busy) if options.yes else nullcontext():
         if options.yes and locks.is_job_locked(results.living):
             raise TryAgain(busy)
-        found = list(find_others(plan_file.load(results.plan)))
+        found = list(Store(plan_file.load(results.plan)).others())
         ours = {path: os.lstat(path).st_size for path in found if _is_ours(results, path)}
         names = {path: str(path.relative_to(results.root)) for path in found}
         listed = () if options.yes else ours

@@ -28,6 +28,7 @@ from shardwise.plan.problem import ITEM_BYTES, OF_SUMS
 from shardwise.records import receipts
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import ArrayFile
+from shardwise.records.store import Store
 from shardwise.reduce.results import ResultFiles
 
 _KINDS = {type(None): "none", int: "integers", str: "names"}
@@ -39,7 +40,7 @@ Totals = Iterator[tuple[int, dict[str, np.ndarray]]]
 
 
 class Source:
-    """A finished results folder, as it was when it was opened; errors as of `read_finished`.
+    """A finished results folder, as it was when it was opened; errors as of `Store.finished`.
 
     ``matrices`` has the number of matrices by label, in the order of the sums.
     """
@@ -50,7 +51,7 @@ class Source:
         problem, weights = self.plan.problem, self.plan.per_matrix.weights
         sums = (SUMS if problem.labels else "sum",)
         self.names = ("covariance", "row_mean") if problem.covariance else sums
-        self.summary = receipts.read_finished(self.plan, *self.names)
+        self.summary = Store(self.plan).finished(*self.names)
         labels, counts = self.plan.facts.labels, self.plan.facts.label_counts
         self.matrices: dict[Label, int] = dict(zip(labels, counts, strict=True))
         self.weights = np.ones(problem.matrices) if weights is None else weights

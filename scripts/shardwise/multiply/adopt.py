@@ -22,6 +22,7 @@ from shardwise.plan.plan_file import Plan, Shard
 from shardwise.plan.stack import InputFiles
 from shardwise.records import receipts
 from shardwise.records.receipts import ProductReceipt
+from shardwise.records.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Earlier:
 
 def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) -> bool:
     """Link a product to the shard's name; False if the disk refuses, as one without hard links."""
-    own, path = plan.results.product(shard.name), plan.results.receipt(shard.name)
+    own = plan.results.product(shard.name)
     remove_leftovers(own.parent, own.name)
     temporary = temporary_for(own)
     try:
@@ -86,7 +87,7 @@ def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) ->
         return False
     try:
         with writing(own), open(temporary, "rb") as file:
-            publish(file, temporary, own, path)
+            publish(file, temporary, own, plan.results.receipt(shard.name))
             identity = os.fstat(file.fileno())
     finally:
         temporary.unlink(missing_ok=True)  # a rename onto a link to the same file is a no-op
@@ -94,6 +95,6 @@ def _commit(plan: Plan, shard: Shard, receipt: ProductReceipt, product: Path) ->
     del said["schema"], said["digest"]
     file_facts = msgspec.structs.replace(receipt.file, name=own.name)
     said |= {"key": shard.key, "file": file_facts, "adopted": product.stem}
-    receipts.write_for(path, said, own, identity)
+    Store(plan).publish(shard.shard, said, identity)
     log.info("its matrices have not changed: the product is taken from %s", product)
     return True

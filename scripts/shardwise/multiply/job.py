@@ -28,7 +28,8 @@ from shardwise.plan import memory
 from shardwise.plan.plan_file import Plan, Shard, Source, between
 from shardwise.plan.stack import InputFiles
 from shardwise.records import failures, receipts
-from shardwise.records.failures import forget_start, note_start
+from shardwise.records.failures import note_start
+from shardwise.records.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Session:
         self, plan: Plan, memory: int | None = None, wait: float | None = None,
         prefer: int | None = None, shard: Shard | None = None,
     ) -> None:  # fmt: skip
-        self.plan = plan
+        self.plan, self.store = plan, Store(plan)
         self.folder = os.stat(plan.results.root)  # identifies it even if it is renamed
         shards = [shard] if shard else plan.shards.values()
         needed = max(each.device_memory for each in shards)
@@ -115,7 +116,7 @@ class ShardJob:
             path = plan.results.shard(shard.input_name)
             if plan.settings.materialize and path.exists():
                 with suppress(IntegrityError):
-                    self._copied = receipts.check_copy(plan, shard.shard).file.checksum
+                    self._copied = session.store.copy_receipt(shard.shard).file.checksum
             self.adopted = session.earlier.adopt(shard, self._copied)
             if self.adopted:
                 self.next = shard.stop
@@ -217,8 +218,7 @@ class ShardJob:
             "held": {"waiting": waiting, **self._held},
             **receipts.describe_origin("multiply", began, session.versions, began + took),
         }
-        receipts.write_for(plan.results.receipt(shard.name), receipt, product, identity)
-        forget_start(plan.results.starts(shard.name))
+        session.store.publish(shard.shard, receipt, identity)
 
 
 @contextmanager
@@ -277,7 +277,7 @@ def _blame(plan: Plan, shard: Shard, error: BadMatrix, inputs: InputFiles) -> Sh
 def _damage(plan: Plan, shard: Shard) -> IntegrityError | None:
     """The error for a shard's copy that is damaged on the disk; None if it is whole."""
     path = plan.results.shard(shard.input_name)
-    copied = receipts.check_copy(plan, shard.shard)
+    copied = Store(plan).copy_receipt(shard.shard)
     if receipts.passes(receipts.check_elements, path, copied.file):
         return None
     receipt = for_bash(plan.results.shard_receipt(shard.input_name))

@@ -156,15 +156,15 @@ def _look_at_run(plan: Plan, audit: Audit) -> None:
 
 def _look_at_shard(plan: Plan, audit: Audit, row: Shard) -> ProductReceipt | None:
     """Audit the product and the copy of a shard; the receipt of the product, if that is whole."""
-    results, whole = plan.results, None
+    results, store, whole = plan.results, Store(plan), None
     with audit.noting(results.receipt(row.name)):
-        own = receipts.check_product(plan, row.shard)
+        own = store.receipt(row.shard)
         audit.sizes.append(receipts.check_elements(results.product(row.name), own.file))
         if own.proof is None:
             audit.proven = False
         whole = own
     with audit.noting(results.shard_receipt(row.input_name)), suppress(receipts.NoReceipt):
-        own_copy = receipts.check_copy(plan, row.shard)
+        own_copy = store.copy_receipt(row.shard)
         if (copy := results.shard(row.input_name)).exists():  # it may have been removed
             audit.sizes.append(receipts.check_elements(copy, own_copy.file))
     return whole

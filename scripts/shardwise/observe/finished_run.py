@@ -10,7 +10,6 @@ from shardwise.errors import InputError
 from shardwise.files.paths import SUMS, Results
 from shardwise.observe import audit
 from shardwise.plan import plan_file
-from shardwise.records import receipts
 from shardwise.records.store import Store
 
 
@@ -22,10 +21,10 @@ class FinishedRun:
 
     def __init__(self, folder: str | Path) -> None:
         self._plan = plan_file.load(Results(Path(folder)).plan)
-        self._results = self._plan.results
+        self._results, self._store = self._plan.results, Store(self._plan)
 
     def _load(self, *names: str) -> dict[str, np.ndarray]:
-        files = receipts.read_finished(self._plan, *names).files
+        files = self._store.finished(*names).files
         return {name: np.load(self._results.statistic(name), "r") for name in names or files}
 
     @property
@@ -64,16 +63,16 @@ class FinishedRun:
         rows = list(self._plan.shards.values())
         row = rows[bisect_right(rows, matrix, key=lambda each: each.start) - 1]
         if not self._results.receipt(row.name).exists():
-            raise receipts.unfinished(self._plan)
-        receipts.check_product(self._plan, row.shard)
+            raise self._store.unfinished()
+        self._store.receipt(row.shard)
         array = np.load(self._results.product(row.name), "r")
         return array[matrix - row.start, : self._plan.problem.sum_shape[0]]
 
     @property
     def ledger(self) -> pd.DataFrame:
         """A row per shard: its matrices, its file, and where, when and by what it was computed."""
-        if not Store(self._plan).is_listed():
-            raise receipts.unfinished(self._plan)
+        if not self._store.is_listed():
+            raise self._store.unfinished()
         texts = dict.fromkeys(("shard", "dtype", "checksum", "backend", "host", "device"), str)
         # A host may be called 0123, as a container, or NA.
         return pd.read_csv(self._results.ledger, sep="\t", dtype=texts, keep_default_na=False)

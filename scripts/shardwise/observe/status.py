@@ -278,11 +278,10 @@ def look(
                 seen.failures[one_line(name.rpartition("-")[0])] = found
         seen.suspects = failures.suspects(results)
         try:
-            if Store(plan).is_summed(()):
-                seen.summary = receipts.read_finished(plan)
+            seen.summary = Store(plan).finished()
         except IntegrityError as error:
             damage.append(str(error))
-        except InputError:  # a run has withdrawn it meanwhile
+        except InputError:  # there is none
             pass
     seen.damage = [one_line(words) for words in damage[:20]]
     return seen
@@ -290,7 +289,7 @@ def look(
 
 def _look_at_shards(plan: Plan, seen: Status, known: Mapping[str, ShardStatus]) -> list[str]:
     """Note the state of each shard; return what is wrong with the damaged ones."""
-    results, flaws = plan.results, list[str]()
+    results, store, flaws = plan.results, Store(plan), list[str]()
     # Listed in the order in which a task writes them: one that ends meanwhile is not missed.
     at_work = seen.living is None or locks.is_job_locked(results.living)
     begun = list_names(results.starts("any").parent) if at_work else set()
@@ -304,7 +303,7 @@ def _look_at_shards(plan: Plan, seen: Status, known: Mapping[str, ShardStatus]) 
                 seen.shards[shard] = known[shard]
                 continue
             try:
-                own = receipts.check_product(plan, shard)
+                own = store.receipt(shard)
                 one.state, one.device = DONE, Device(own.device.name, own.device.uuid, own.node)
                 one.started, one.finished, one.held = own.started, own.finished, own.held
             except receipts.NoReceipt:  # removed since the folder was listed

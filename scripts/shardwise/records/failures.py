@@ -9,20 +9,20 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardwise import host
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, of_code, one_line, verdict
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, one_line, verdict
 from shardwise.files import small
-from shardwise.files.paths import Results, list_names, place
+from shardwise.files.paths import Results
 
 RUN = "SHARDWISE_RUN"  # the environment variable that tells a job which run it belongs to
 DEVICE = "device-"  # begins the name of a GPU's failure, before its UUID
-_MOST_LETTERS = 2000
+_LETTERS = 2000  # of a reason at most
 
 
 @dataclass(frozen=True)
@@ -40,65 +40,40 @@ class Failure:
     log: str | None = None  # a path in the results folder
 
 
-def begin_run() -> None:
-    """Begin a run, to which all its jobs belong."""
-    os.environ[RUN] = os.urandom(6).hex()
-
-
 def this_run() -> str:
     """The name of this process's run; one that is started by hand begins a run of its own."""
     return os.environ.setdefault(RUN, os.urandom(6).hex())
 
 
 def note(
-    results: Results, name: str, code: int, reason: str, *, log: Path | None = None,
-    device: str | None = None, attempt: int = 1, suspect: bool = False,
-) -> None:  # fmt: skip
+    results: Results, name: str, error: Exception, log: Path | None = None,
+    device: str | None = None, attempt: int = 1,
+) -> Failure:  # fmt: skip
     """Write why a shard or a stage failed, unless the disk refuses the file.
 
-    A ``suspect`` device also gets its own file, which stays if the shard succeeds elsewhere.
+    The device of an error that makes it ``suspect`` also gets its own file, which stays if the
+    shard succeeds elsewhere.
     """
     from shardwise.files.commit import commit  # here: readers do not need it
 
+    code, reason = verdict(error)
     words = re.sub("\n *", "; ", reason.partition("\nTraceback (most recent call last)")[0])
-    if len(words := one_line(words)) > _MOST_LETTERS:
+    if len(words := one_line(words)) > _LETTERS:
         # It may hold a command that users paste: cut no name of a file, and add no word to it.
-        words = (
-            f"{words[:_MOST_LETTERS].rpartition(' ')[0] or words[:99]}; … (the log has the rest)"
-        )
-    place = os.path.relpath(log, results.root) if log else None
+        words = f"{words[:_LETTERS].rpartition(' ')[0] or words[:99]}; … (the log has the rest)"
+    place = os.path.relpath(log, results.root) if log and log.exists() else None
     failure = Failure(name, code, words, host.node(), time.time(),
                       device, attempt, this_run(), place)  # fmt: skip
+    suspect = [f"{DEVICE}{device}"] if device and getattr(error, "suspect", False) else []
     try:
         results.failed.mkdir(exist_ok=True)
-        for own in [name, f"{DEVICE}{device}"] if suspect and device else [name]:
+        for own in [name, *suspect]:
             with commit(results.failure(own)) as file:
                 file.write(json.dumps(asdict(failure), indent=1).encode() + b"\n")
-    except (OSError, ShardwiseError) as error:
-        why = f"the failure file cannot be written: {error}"
+    except (OSError, ShardwiseError) as unwritten:
+        why = f"the failure file cannot be written: {unwritten}"
         logging.getLogger(__name__).error("%s: %s (%s)", name, failure.reason, why)
-
-
-def forget(results: Results, name: str) -> None:
-    """Remove the failure of a shard, a stage or a device, if there is one."""
-    with suppress(OSError):
-        results.failure(name).unlink()
-
-
-@contextmanager
-def noted(
-    results: Results, name: str, log: Path | None = None,
-    device: Callable[[], str | None] = lambda: None,
-) -> Iterator[None]:  # fmt: skip
-    """Write a failure if the body raises, with the GPU that it took; else forget an earlier one."""
-    try:
-        yield
-    except Exception as error:
-        attempt, suspect = count_starts(results.starts(name)) or 1, getattr(error, "suspect", False)
-        note(results, name, *verdict(error), log=log, device=device(), attempt=attempt,
-             suspect=suspect)  # fmt: skip
-        raise
-    forget(results, name)
+    return failure
 
 
 def read(path: Path) -> Failure | None:
@@ -107,27 +82,13 @@ def read(path: Path) -> Failure | None:
         import msgspec  # here: parsing a Snakefile must not require it
 
         found = msgspec.json.decode(small.read(path) or b"", type=Failure)
-        return replace(found, reason=one_line(found.reason)[: 2 * _MOST_LETTERS])
+        return replace(found, reason=one_line(found.reason)[: 2 * _LETTERS])
     return None
-
-
-def of_this_run(results: Results, names: Iterable[str]) -> dict[str, Failure]:
-    """The failures of some shards or stages in this run, by name, in the order of the names."""
-    there = list_names(results.failed)
-    found = {n: read(results.failure(n)) for n in names if f"{place(n)}.json" in there}
-    return {name: why for name, why in found.items() if why and why.run == this_run()}
 
 
 def needs_user(failure: Failure) -> bool:
     """Whether the user has to act before another try: bad input, or a file that is not whole."""
     return failure.code in (InputError.exit_code, IntegrityError.exit_code)
-
-
-def refuse_again(results: Results, name: str) -> None:
-    """Raise the error again if a retry in the same run is useless: the user has to act first."""
-    failure = read(results.failure(name))
-    if failure and needs_user(failure) and failure.run == os.environ.get(RUN):
-        raise of_code(failure.code, failure.reason)
 
 
 def suspects(results: Results) -> dict[str, Failure]:
@@ -144,7 +105,7 @@ def barred(results: Results) -> dict[str, Failure]:
 def forget_devices(results: Results) -> None:
     """Let a new run take the devices again that an earlier run has barred."""
     for uuid in suspects(results):
-        forget(results, f"{DEVICE}{uuid}")
+        results.failure(f"{DEVICE}{uuid}").unlink(missing_ok=True)
 
 
 class Start(NamedTuple):
@@ -170,13 +131,6 @@ def count_starts(path: Path) -> int:
     with suppress(OSError):
         return path.read_bytes().count(b"\n")
     return 0
-
-
-def forget_start(path: Path) -> None:
-    """Remove the journal of a shard that has succeeded, if it took one attempt only."""
-    if count_starts(path) == 1:
-        with suppress(OSError):
-            path.unlink()
 
 
 def last_start(path: Path) -> Start | None:

@@ -10,8 +10,9 @@ from shardwise.errors import IntegrityError
 from shardwise.files.commit import commit
 from shardwise.files.paths import folders, for_bash
 from shardwise.plan.plan_file import Plan
-from shardwise.records import failures, receipts, store
+from shardwise.records import store
 from shardwise.records.receipts import ProductReceipt
+from shardwise.records.store import WORKER, Store
 
 THREADS = 8  # that look at shards: one that reads a whole file takes about 8 MiB of memory
 _MOST_AT_ONCE = 1000  # handing one shard to a thread takes as long as reading its receipt
@@ -30,7 +31,7 @@ def write(plan: Plan) -> None:
             row = plan.shards.get(name.partition("-")[0])
             if row and name in (row.name, row.input_name):
                 path.unlink(missing_ok=True)
-    failures.forget(plan.results, f"multiply-{plan.key}")  # a worker that could not begin
+    Store(plan).forget(WORKER)
     marker = plan.results.listed(plan.key)
     store.unmark(marker)
     with commit(plan.results.ledger) as file:
@@ -56,13 +57,13 @@ def format_table(made: Iterable[ProductReceipt]) -> bytes:
 
 def checked_receipts(plan: Plan) -> list[ProductReceipt]:
     """The receipts of all the plan's shards, in order; IntegrityError if any is not valid."""
-    ids, refused = list(plan.shards), dict[str, str]()
+    own, ids, refused = Store(plan), list(plan.shards), dict[str, str]()
 
     def look(at: int) -> list[ProductReceipt]:
         taken = []
         for shard in ids[at : at + _MOST_AT_ONCE]:
             try:
-                taken.append(receipts.check_product(plan, shard))
+                taken.append(own.receipt(shard))
             except IntegrityError as error:
                 refused[shard] = str(error)
         return taken

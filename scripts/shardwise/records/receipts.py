@@ -11,7 +11,6 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -21,15 +20,13 @@ import numpy as np
 from msgspec import Meta
 
 from shardwise import ALGORITHM, errors, host
-from shardwise.errors import DeviceFailed, InputError, IntegrityError, ShardwiseError, TryAgain
+from shardwise.errors import DeviceFailed, IntegrityError, ShardwiseError
 from shardwise.files import small
 from shardwise.files.checksum import file_checksum
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET, StackWriter, padded_header
 from shardwise.numerics.end_to_end import gap, sum_bound, summed
-from shardwise.plan.plan_file import Plan
 from shardwise.plan.problem import Problem
-from shardwise.records.store import Store
 
 _SCHEMA = 3
 _MOST_BYTES = 32 << 20  # with the nodes of 256 labels of 100 letters each
@@ -141,32 +138,15 @@ class UnknownSchema(IntegrityError):  # noqa: N818 - named after what was found
     """A receipt that another version of Shardwise has written."""
 
 
-def write(path: Path, receipt: dict[str, Any]) -> None:
+def write(path: Path, receipt: Mapping[str, Any]) -> None:
     """Commit a receipt with its own checksum; the file that it describes must be on disk."""
     with commit(path) as file:
         file.write(_text(receipt))
 
 
-def _text(receipt: dict[str, Any]) -> bytes:
+def _text(receipt: Mapping[str, Any]) -> bytes:
     body = json.dumps({"schema": _SCHEMA, **receipt}, indent=1, default=msgspec.to_builtins)
     return small.with_digest(body.removesuffix("\n}").encode())
-
-
-def write_for(path: Path, receipt: dict[str, Any], product: Path, written: os.stat_result) -> None:
-    """Commit the receipt of a file, ``written``; TryAgain if another attempt has replaced that.
-
-    If that attempt's file has other bytes, it has no receipt, or gets its own.
-    """
-    write(path, receipt)
-    with suppress(FileNotFoundError):
-        if os.path.samestat(product.stat(), written):
-            return
-    if not passes(check_elements, product, receipt["file"]):
-        path.unlink(missing_ok=True)
-        raise TryAgain(
-            f"{product}: another attempt of this shard has meanwhile replaced it with different "
-            "bytes; let that attempt finish, then try again"
-        )
 
 
 def passes(check: Callable[..., object], *words: Any) -> bool:
@@ -200,52 +180,6 @@ def read(path: Path, kind: type[_R], file: Mapping[str, Any] = {}, **own: Any) -
             said, wanted = errors.short(stated), errors.short(planned)
             raise IntegrityError(f"{path}: says {said}, but the plan says {wanted}")
     return receipt
-
-
-def check_product(plan: Plan, shard: str) -> ProductReceipt:
-    """Return the receipt of a shard whose product is whole, as far as header and size show."""
-    row, nodes = plan.shards[shard], plan.nodes_of(shard)
-    shape = (len(nodes["nodes"] or row.run), *plan.problem.product_shape)
-    facts = {"shape": shape, "dtype": plan.element_type, **nodes}
-    path = plan.results.receipt(row.name)
-    receipt = read(path, ProductReceipt, facts, shard=shard, key=row.key)
-    check_file(plan.results.product(row.name), receipt.file)
-    return receipt
-
-
-def check_copy(plan: Plan, shard: str) -> CopyReceipt:
-    """Return the receipt of the copy of a shard's matrices, without a look at the copy."""
-    row = plan.shards[shard]
-    facts = {"shape": (len(row.run), *plan.problem.left), "dtype": plan.problem.dtype}
-    path = plan.results.shard_receipt(row.input_name)
-    return read(path, CopyReceipt, facts, shard=shard, key=row.input_key)
-
-
-def read_finished(plan: Plan, *names: str) -> SumReceipt:
-    """The receipt of a plan's sum, whose files are whole as far as header and size show.
-
-    InputError if the run has not finished, or lacks one of the results ``names``.
-    """
-    if not Store(plan).is_summed(()):
-        raise unfinished(plan)
-    summary = read(plan.results.summary, SumReceipt, plan=plan.facts.digest)
-    for name, facts in summary.files.items():
-        check_file(plan.results.statistic(name), facts)
-    if lacking := [name for name in names if name not in summary.files]:
-        raise InputError(
-            f"{plan.results.root} has no {lacking[0]}, but {', '.join(summary.files)}; add it to "
-            "reduce.statistics, or set labels (a run with labels has sums instead), and start the "
-            "run again"
-        )
-    return summary
-
-
-def unfinished(plan: Plan) -> InputError:
-    """The error for a run that lacks a file that it would have if it had finished."""
-    return InputError(
-        f"{plan.results.root}: the run has not finished, or another config or input has run here "
-        "since it was opened; start the run again, or open it again"
-    )
 
 
 def describe_file(path: Path, written: StackWriter, checksum: str, **nodes: Any) -> ArrayFile:

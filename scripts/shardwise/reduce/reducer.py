@@ -30,7 +30,7 @@ from shardwise.plan import memory, plan_file
 from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan_file import Plan
 from shardwise.plan.problem import ITEM_BYTES
-from shardwise.records import failures, ledger, receipts, store
+from shardwise.records import ledger, receipts, store
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import SumReceipt
 from shardwise.reduce.layout import Layout, Scan, Span
@@ -61,8 +61,7 @@ def run(comm: Any, path: Path, names: list[str]) -> Plan:
     lock = on_root(comm, lambda: take_lock(plan.results.reducing, busy))
     with lock or nullcontext(), ExitStack() as stack:
         if comm.rank == 0:
-            noted = failures.noted(plan.results, f"reduce-{plan.key}", plan.results.log("reduce"))
-            stack.enter_context(noted)
+            stack.enter_context(store.Store(plan).attempt("reduce"))
         reducer = Reducer(comm, plan, names)
         stack.callback(reducer.files.discard)
         reducer.read_all()

@@ -10,7 +10,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +21,7 @@ from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
 from shardwise.plan.plan_file import Plan
 from shardwise.records import failures
+from shardwise.records.store import Store
 
 _LIST = "list.json"
 _BLOCKS, _SINGLE = 64, 16
@@ -84,22 +85,11 @@ def end(results: Results) -> None:
         results.claims.rmdir()
 
 
-def of_this_run(plan: Plan, shards: Iterable[str]) -> list[failures.Failure]:
-    """The failures of some shards in this run."""
-    names = [plan.shards[shard].name for shard in shards]
-    return list(failures.of_this_run(plan.results, names).values())
-
-
-def worker_failure(plan: Plan) -> str:
-    """The name of the failure of a worker that could not begin: it is of no single shard."""
-    return f"multiply-{plan.key}"
-
-
-def with_hope(plan: Plan, shards: Sequence[str], last: int) -> list[str]:
+def with_hope(store: Store, shards: Sequence[str], last: int) -> list[str]:
     """The shards that get another try: the user need not act first, and ``last`` is to come."""
-    failed = of_this_run(plan, shards)
-    ended = {f.name for f in failed if failures.needs_user(f) or f.attempt >= last}
-    return [shard for shard in shards if plan.shards[shard].name not in ended]
+    failed = store.failed(shards).items()
+    ended = {shard for shard, why in failed if failures.needs_user(why) or why.attempt >= last}
+    return [shard for shard in shards if shard not in ended]
 
 
 def worst(codes: Collection[int]) -> int:
@@ -116,15 +106,12 @@ def forget_requeued(plan: Plan, name: str) -> None:
 
 
 class Claims:
-    """The claims in a round of a process of this node, which may have died.
+    """The claims in a round of a process of this node, which may have died."""
 
-    ``is_whole`` says of a shard whether it needs no computing.
-    """
-
-    def __init__(self, plan: Plan, own: Round, pid: int, is_whole: Callable[[str], bool]) -> None:
-        self._plan, self._is_whole = plan, is_whole
+    def __init__(self, store: Store, own: Round, pid: int) -> None:
+        self._store = store
         self._who = f"process {pid} on {host.node()}, {host.job()}"
-        self._folder = plan.results.claims / own.name
+        self._folder = store.results.claims / own.name
         self._blocks, self._workers, self.attempt = own.blocks(), own.workers, own.attempt
         self._ahead, self._claimed = self._take(), list[int]()
         # A process knows its own claims; those of another are searched for.
@@ -167,8 +154,8 @@ class Claims:
 
     def _open(self, block: int) -> list[str]:
         """The shards of a block that are neither whole nor failed in this round."""
-        left = [shard for shard in self._blocks[block] if not self._is_whole(shard)]
-        return with_hope(self._plan, left, self.attempt)
+        left = [shard for shard in self._blocks[block] if not self._store.is_whole(shard)]
+        return with_hope(self._store, left, self.attempt)
 
     def _taken(self) -> list[int]:
         """The blocks claimed by any worker: links with a number, next to the list."""

@@ -19,7 +19,7 @@ from shardwise.plan.plan_file import Plan
 from shardwise.processes import contain
 from shardwise.records import failures, locks
 from shardwise.records.failures import Failure
-from shardwise.records.store import Store
+from shardwise.records.store import WORKER, Store
 from shardwise.units import MIB
 from shardwise.work import array, claims
 from shardwise.work.pool import Pool, heard, heed
@@ -54,8 +54,9 @@ def run(options: Namespace) -> int:
             compute(plan, count, _pool(plan, options, range(count), count).run)
     except Exception as error:  # write it down, unless the shards or a worker have done so
         busy = locks.is_job_locked(plan.results.dispatching)  # by another process
-        if not busy and not _failed(plan, Store(plan).missing()):
-            failures.note(plan.results, claims.worker_failure(plan), *errors.verdict(error))
+        store = Store(plan)
+        if not busy and not _failed(store, store.missing()):
+            store.fail(WORKER, error)
         raise
     return 0
 
@@ -123,52 +124,52 @@ def compute(plan: Plan, most: int, start: Callable[[str], object], again: bool =
     With ``again`` another round follows for shards whose workers were killed or out of time, as
     long as each round makes progress. All other tries are Snakemake's, or the user's.
     """
+    store = Store(plan)
     heard.clear()
     heed()
     busy = "its shards are being computed by another process; let it end, then try again"
     with locks.take_lock(plan.results.dispatching, f"{plan.results.root}: {busy}"):
-        failures.forget(plan.results, claims.worker_failure(plan))  # of an earlier try
-        shards, before = _to_try(plan), sys.maxsize
-        failed = claims.of_this_run(plan, shards)
+        store.forget(WORKER)  # of an earlier try
+        shards, before = _to_try(store), sys.maxsize
+        failed = store.failed(shards).values()
         attempt = 1 + max((failure.attempt for failure in failed), default=0)
         while shards and len(shards) < before and not heard:
             log.info("%d of %d shards have no products yet", len(shards), len(plan.shards))
-            Store(plan).withdraw()
+            store.withdraw()
             name = claims.begin(plan, shards, min(most, len(shards)), attempt)
             try:
                 start(name)
             finally:
                 claims.end(plan.results)
-            before, shards = len(shards) if again else 0, _to_try(plan, attempt)
-        _finish(plan)
+            before, shards = len(shards) if again else 0, _to_try(store, attempt)
+        _finish(store)
 
 
-def _to_try(plan: Plan, last: int = sys.maxsize) -> list[str]:
+def _to_try(store: Store, last: int = sys.maxsize) -> list[str]:
     """The missing shards that may become whole; ``last`` is the number of a shard's last try."""
     # Those that were never begun come first: any of the others may have killed its worker.
-    begun = list_names(plan.results.starts("any").parent)
-    left = claims.with_hope(plan, Store(plan).missing(), last)
-    return sorted(left, key=lambda shard: f"{place(plan.shards[shard].name)}.starts" in begun)
+    begun, shards = list_names(store.results.starts("any").parent), store.plan.shards
+    left = claims.with_hope(store, store.missing(), last)
+    return sorted(left, key=lambda shard: f"{place(shards[shard].name)}.starts" in begun)
 
 
-def _finish(plan: Plan) -> None:
+def _finish(store: Store) -> None:
     """Raise the worst error of a shard or a worker in this run if shards are missing."""
-    if not (missing := Store(plan).missing()):
-        failures.forget(plan.results, claims.worker_failure(plan))  # others did its part
+    if not (missing := store.missing()):
+        store.forget(WORKER)  # others did its part
         log.info("every shard has its product")
         return
-    failed = _failed(plan, missing)
-    words = f"of {len(plan.shards)} shards {len(missing)} were not computed"
+    failed = _failed(store, missing)
+    words = f"of {len(store.plan.shards)} shards {len(missing)} were not computed"
     worst = claims.worst({failure.code for failure in failed})
     for failure in failed:
         if failure.code == worst:
             raise errors.of_code(worst, f"{words}; {failure.name}: {failure.reason}")
-    logs = plan.results.array_folder(failures.this_run())
+    logs = store.results.array_folder(failures.this_run())
     where = f"; the logs of the tasks are in {logs}" if logs.exists() else ""
     raise TryAgain(f"{words} (cancelled, killed or out of time){where}")
 
 
-def _failed(plan: Plan, missing: Sequence[str]) -> list[Failure]:
+def _failed(store: Store, missing: Sequence[str]) -> list[Failure]:
     """The failures of shards in this run; if there are none, that of a worker's beginning."""
-    workers = failures.of_this_run(plan.results, [claims.worker_failure(plan)])
-    return claims.of_this_run(plan, missing) or [*workers.values()]
+    return list((store.failed(missing) or store.failed([WORKER])).values())

@@ -17,9 +17,8 @@ from shardwise.errors import TryAgain
 from shardwise.host import SCRIPTS
 from shardwise.plan.plan_file import Plan
 from shardwise.processes import contain, threads
-from shardwise.records import failures
 from shardwise.records.failures import last_start
-from shardwise.records.store import Store
+from shardwise.records.store import WORKER, Store
 from shardwise.work import claims
 
 log = logging.getLogger(__name__)
@@ -85,19 +84,18 @@ class Pool:
         """Handle the end of a worker, and start another one if it died; return its exit code."""
         process = self._running.pop(seat)
         self._sweep()
-        own = claims.Claims(self._plan, self._round, process.pid, self._store.is_whole)
+        own = claims.Claims(self._store, self._round, process.pid)
         if not (left := own.open()):
             if process.returncode < 0:  # it was killed while it prepared its device
                 words = f"a worker {contain.words(process.returncode)} before it had a shard"
-                worker = claims.worker_failure(self._plan)
-                failures.note(self._plan.results, worker, TryAgain.exit_code, words)
+                self._store.fail(WORKER, TryAgain(words))
             return process.returncode
         begun = {s: last_start(self._plan.results.starts(self._plan.shards[s].name)) for s in left}
         if mine := [s for s in left if begun[s] and begun[s].process == process.pid]:
-            name = self._plan.shards[max(mine, key=begun.__getitem__)].name
-            words, attempt = f"its worker {contain.words(process.returncode)}", self._round.attempt
-            log.warning("shard %s: %s", name, words)
-            failures.note(self._plan.results, name, TryAgain.exit_code, words, attempt=attempt)
+            shard = max(mine, key=begun.__getitem__)
+            error = TryAgain(f"its worker {contain.words(process.returncode)}")
+            log.warning("shard %s: %s", shard, error)
+            self._store.fail(shard, error, attempt=self._round.attempt)
         own.give_back()
         self._deaths[seat] += 1
         if self._deaths[seat] < _DEATHS and not heard:

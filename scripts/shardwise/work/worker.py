@@ -23,7 +23,7 @@ from shardwise.multiply.job import Session, ShardJob
 from shardwise.plan.plan_file import Plan, Shard
 from shardwise.processes import contain
 from shardwise.records import failures
-from shardwise.records.store import Store
+from shardwise.records.store import WORKER, Store
 from shardwise.work import claims
 from shardwise.work.pool import heard, heed
 
@@ -41,9 +41,10 @@ def work(plan: Plan, end: float | None, options: Namespace) -> int:
         plan = plan.anchored(Path.cwd())
         contain.adopt()
         os.dup2(2, 1)  # what the function prints goes to stderr
-    own = claims.Claims(plan, claims.load(plan, options.round), os.getpid(), Store(plan).is_whole)
+    store = Store(plan)
+    own = claims.Claims(store, claims.load(plan, options.round), os.getpid())
     try:
-        with failures.noted(plan.results, claims.worker_failure(plan), device=choose.taken_uuid):
+        with store.attempt(WORKER, choose.taken_uuid):
             if not suffices(end):
                 raise TryAgain("the run time of this job is too short to begin a shard")
             session = Session(plan, options.memory, options.device_wait, options.seat)
@@ -153,7 +154,6 @@ class ShardLoop:
             job.finish()
         except Exception as error:
             return self._failed(shard, error)
-        failures.forget(self._plan.results, shard.name)
         return log.info("%s written", self._plan.results.receipt(shard.name))
 
     def _failed(self, shard: Shard, error: Exception) -> None:
@@ -169,9 +169,6 @@ class ShardLoop:
             with open(path, "a", encoding="utf-8", errors="replace") as file:
                 own = traceback.format_exception(error) if code == errors.FAULT else [words, "\n"]
                 file.write(errors.shown("".join(own)))
-        failures.note(
-            self._plan.results, shard.name, code, words, log=path,
-            device=self._session.device.get("uuid"), attempt=self._claims.attempt,
-            suspect=getattr(error, "suspect", False),
-        )  # fmt: skip
+        uuid, attempt = self._session.device.get("uuid"), self._claims.attempt
+        self._session.store.fail(shard.shard, error, uuid, attempt)
         gc.collect()  # tracebacks of the failure keep memory of the device alive

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, ShardwiseError, TryAgain, tell
-from shardwise.files.paths import CACHE, Results
+from shardwise.files.paths import CACHE
 from shardwise.work import schedulers
 from shardwise.work.schedulers import call
 from shardwise.workflow import preflight
@@ -41,11 +41,11 @@ exit "$code"
 """Snakemake's script of a job, within code that writes the two files."""
 
 
-def begin(results: Results, executor: Any) -> None:
+def begin(run: Any, executor: Any) -> None:
     """Make the executor of ``profiles/uge`` submit its jobs through this module."""
     os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
     folder = CACHE / "uge" / os.urandom(3).hex()
-    executor.submissions = Submissions(results, folder.absolute())
+    executor.submissions = Submissions(run, folder.absolute())
     atexit.register(executor.submissions.cancel)
     executor.jobscript = JOBSCRIPT.replace("{script}", executor.jobscript)
 
@@ -53,8 +53,8 @@ def begin(results: Results, executor: Any) -> None:
 class Submissions:
     """The jobs of one run; their names begin with a prefix that ``runs.tsv`` notes."""
 
-    def __init__(self, results: Results, folder: Path) -> None:
-        self._results, self._folder, self._prefix = results, folder, f"sw-{folder.name}-"
+    def __init__(self, run: Any, folder: Path) -> None:
+        self._run, self._folder, self._prefix = run, folder, f"sw-{folder.name}-"
         self._unended = set[str]()  # names of jobs
         self._seen: dict[str, float] = {}  # when a job last waited or worked, by number
         self._queued = set[str]()  # the numbers of those in the queue
@@ -67,7 +67,7 @@ class Submissions:
         may have arrived although its answer did not, so look for the job first.
         """
         if not self._folder.exists():
-            schedulers.remember(self._results, "uge", self._prefix)
+            schedulers.remember(self._run.results, "uge", self._prefix)
             self._folder.mkdir(parents=True)
         name, unheard = self._name(job), False
         self._unended.add(name)
@@ -86,7 +86,8 @@ class Submissions:
                 raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
             except InputError as error:
                 self._unended.discard(name)
-                return "", f"Grid Engine {preflight.REFUSED}{error}"
+                self._run.failure_of(job, preflight.refused(job.rule.name, error))
+                return "", str(error)
             except TryAgain as error:
                 unheard = True
                 self._say(f"shardwise: Grid Engine accepts no job now ({error}); trying again")
@@ -138,7 +139,10 @@ class Submissions:
             except ShardwiseError:  # the next look tries again
                 return "running"
         self._unended.discard(name)
-        return "success" if code == "0" else preflight.SAYS + why
+        if code == "0":
+            return "success"
+        self._run.failure_of(info.job, TryAgain(f"the scheduler says {why}"))
+        return why
 
     def cancel(self) -> None:
         """Delete all jobs of the run from a separate process, if some were not seen to end."""

@@ -32,6 +32,7 @@ from shardwise.work import schedulers
 from shardwise.workflow import grid_engine_executor, preflight
 
 log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
+_LAST_WORDS = os.environ.pop(host.LAST_WORDS, "")  # no other process has this open file
 
 _SHOWN = re.compile("shardwise: |Nothing to be done|Complete log|Terminating|Shutting down")
 
@@ -40,8 +41,15 @@ def refuse(error: BaseException) -> NoReturn:
     """End with the exit code of an error. Snakemake's logger says nothing under ``--quiet all``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would only add a traceback
     code, words = errors.verdict(error)
-    errors.tell(words)
+    tell_last(words)
     sys.exit(code)
+
+
+def tell_last(text: str, before: str = "") -> None:
+    """Tell the last words of a run, also to the Python program that has begun it, if one has."""
+    errors.tell(before + text)
+    if _LAST_WORDS:
+        os.write(int(_LAST_WORDS), errors.shown(text).encode(errors="replace"))
 
 
 def refuse_repeated(words: Sequence[str]) -> None:
@@ -121,7 +129,7 @@ def before_jobs(workflow: Any, run: Any) -> None:
             preflight.verify(scheduler, job, workflow)
         if jobs:
             begin = {"slurm": heed_silence, "uge": grid_engine_executor.begin}[scheduler]
-            begin(run.results, workflow.scheduler.get_executor(next(iter(jobs.values()))))
+            begin(run, workflow.scheduler.get_executor(next(iter(jobs.values()))))
         if own and run.forces and not workflow.touch:
             for shard in run.to_compute:  # without it the product counts as missing
                 run.results.receipt(run.plan.shards[shard].name).unlink(missing_ok=True)
@@ -129,13 +137,13 @@ def before_jobs(workflow: Any, run: Any) -> None:
         refuse(error)
 
 
-def heed_silence(results: Results, executor: Any) -> None:
+def heed_silence(run: Any, executor: Any) -> None:
     """Snakemake's Slurm plugin (2.8) drops all jobs about which it asked if Slurm does not answer.
 
     We need each job to be followed to its end, also while the controller restarts. So no answer
     becomes an answer that names no job: then the plugin asks again.
     """
-    schedulers.remember(results, "slurm", executor.run_uuid)  # the name of all its jobs
+    schedulers.remember(run.results, "slurm", executor.run_uuid)  # the name of all its jobs
     plugin = sys.modules["snakemake_executor_plugin_slurm"]
     # If Slurm does not say how long it remembers ended jobs, the plugin would ask sacct: forever,
     # without accounting.

@@ -16,16 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
-from shardwise.errors import InputError, TryAgain, short
+from shardwise.errors import InputError, ShardwiseError, TryAgain, short
 from shardwise.files.paths import Results
 from shardwise.records.locks import holders, is_job_locked, take_lock
 from shardwise.work import schedulers
 
 SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 """Our names of the schedulers, by the executor of the profile."""
-
-REFUSED, SAYS = "did not accept the job. The error message was ", "the scheduler says "
-"""What begins the message of an executor about a job that was refused, or that did not end well."""
 
 _ODD = re.compile(r"""["'$`\\]|%[0-9]*[A-Za-z%]|^-""")
 
@@ -136,15 +133,14 @@ def verify(scheduler: str | None, job: Any, workflow: Any) -> None:
             schedulers.call(*command, seconds=10.0)
     except InputError as error:
         if _WRONG[scheduler].search(str(error)):  # other errors concern this moment only
-            raise InputError(
-                f"the scheduler would not take the jobs of rule {job.name}: {error}; "
-                f"{cure(job.name)}"
-            ) from None
+            raise refused(job.name, error) from None
 
 
-def cure(rule: str) -> str:
-    """What a user can change about the jobs of a rule that the scheduler does not take."""
-    return f"change the block {rule}, or default-resources, in config.yaml of the profile"
+def refused(rule: str, error: ShardwiseError) -> ShardwiseError:
+    """The error for jobs of a rule that the scheduler does not take, with its own error."""
+    cure = f"; change the block {rule}, or default-resources, in config.yaml of the profile"
+    words = f"the scheduler does not take the jobs of rule {rule}: {error}"
+    return type(error)(words + cure * isinstance(error, InputError))
 
 
 def refuse_odd(workflow: Any, config: Mapping[str, Any], results: Results) -> None:

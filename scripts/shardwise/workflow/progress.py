@@ -19,13 +19,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import InputError, ShardwiseError, TryAgain, one_line, tell, verdict
+from shardwise.errors import ShardwiseError, TryAgain, one_line, tell, verdict
 from shardwise.host import TYPED
 from shardwise.records import failures
 from shardwise.records.failures import Failure
-from shardwise.records.store import advice, quote
+from shardwise.records.quote import advice, quote
 from shardwise.units import human_bytes, seconds
-from shardwise.work import claims, schedulers
+from shardwise.work import schedulers
 from shardwise.workflow import hooks, preflight
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _MOST_TOLD = 16  # failures that are told while the run goes on
 
 _REFUSED = re.compile(r"The error message was '?(.*?)'?\.?\n? *(sbatch call:|$)", re.DOTALL)
 _STATUS = re.compile(r"status is: '?((?!FAILED)[A-Z_]+)")  # FAILED: it has ended by itself
-_NO_WORD = "it left no message: killed, lost with its node, or never started"
 
 
 def attach(workflow: Any, run: Any) -> None:
@@ -132,10 +131,11 @@ class Listener(logging.Handler):
                 continue
             self._failed = job
             missing = run.store.missing() if job.rule.name == run.rule_for_all else []
-            found = claims.of_this_run(run.plan, missing)
+            found = [*run.store.failed(missing).values()]
             whole = len(found) == len(missing)
-            if not found and (own := noted(run, job, said or "")):
-                found, whole = [own], True
+            if not found:
+                otherwise = of_slurm(said or "", job.rule.name)
+                found, whole = [run.failure_of(job, otherwise)], True
             if whole and all(map(failures.needs_user, found)):
                 job.attempt = job.restart_times + 1
             more = job.attempt <= job.restart_times
@@ -158,7 +158,7 @@ class Listener(logging.Handler):
             now = time.monotonic()
             with suppress(OSError):  # as while a file server restarts
                 missing = run.store.missing()
-                bad = claims.of_this_run(run.plan, missing)
+                bad = run.store.failed(missing).values()
                 if run.rule_for_all:  # else each failed shard has its own event
                     self._tell_causes(bad)
                 done, left = len(rows) - len(missing), sum(rows[shard].bytes for shard in missing)
@@ -205,15 +205,14 @@ class Listener(logging.Handler):
         done, (seen, made) = shards - len(missing), make_page(run)
         self._ending = True
         if self._interrupted:
-            tell(f"\nshardwise: interrupted: {done} of {shards} shards done")
+            lines = [f"interrupted: {done} of {shards} shards done"]
         else:
             lack = f"{len(missing)} missing" if missing else "the sum or the page is missing"
-            tell(f"\nshardwise: not finished: {done} of {shards} shards have products; {lack}.")
-            for line in [*seen.causes(failures.this_run()), *barred]:
-                tell(f"  {line}")
-            if made:
-                tell(f"The page on this run: {run.results.report}")
-        tell(f"To run just what is missing, then the sum:\n  {self._again}")
+            lines = [f"not finished: {done} of {shards} shards have products; {lack}."]
+            lines += [f"  {line}" for line in [*seen.causes(failures.this_run()), *barred]]
+            lines += [f"The page on this run: {run.results.report}"] * made
+        lines += ["To run just what is missing, then the sum:", f"  {self._again}"]
+        hooks.tell_last("\n".join(lines), before="\nshardwise: ")
         return 128 + signal.SIGINT
 
 
@@ -233,34 +232,18 @@ def make_page(run: Any) -> tuple["Status", bool]:
     return seen, True
 
 
-def noted(run: Any, job: Any, said: str) -> Failure | None:
-    """The failure of a Snakemake job; if it has left none, note what its executor has said of it.
+def of_slurm(said: str, rule: str) -> ShardwiseError:
+    """What Slurm says of a job of a rule, by the message of Snakemake's plugin.
 
-    Its name holds our name of the rule. A job that computes all shards has that of its workers.
+    The plugin hands over a sentence and no code, so only this function reads such sentences.
     """
-    stage, wildcards = run.stages.get(job.rule.name, job.rule.name), job.wildcards_dict
-    whole = job.rule.name == run.rule_for_all
-    name = claims.worker_failure(run.plan) if whole else f"{stage}-{run.plan.key}"
-    if "shard" in wildcards:
-        name = "copy-" * (stage == "shard") + f"{wildcards['shard']}-{wildcards['key']}"
-    # Opened by its path, as a network disk lists new names late.
-    found = failures.read(path := run.results.failure(name))
-    if found and found.run == failures.this_run():
-        return found
-    said = said.partition("For further error details")[0].strip()  # Snakemake adds this
-    code, reason = TryAgain.exit_code, _NO_WORD
+    said = said.partition("For further error details")[0]  # Snakemake adds this
     if refused := _REFUSED.search(said):
-        error = schedulers.refusal(one_line(" ".join(refused[1].split())), 1)
-        cure = f"; {preflight.cure(job.rule.name)}" if isinstance(error, InputError) else ""
-        code, reason = error.exit_code, f"the scheduler did not accept the job: {error}{cure}"
-    elif status := _STATUS.search(said):
-        reason = f"{preflight.SAYS}{status[1]}"
-    elif said.startswith(preflight.SAYS):
-        reason = said
-    log = run.results.log(stage, name.removeprefix("copy-") if "shard" in wildcards else None)
-    log = log if log.exists() else None
-    failures.note(run.results, name, code, reason, log=log, attempt=job.attempt)
-    return failures.read(path)
+        words = one_line(" ".join(refused[1].split()))
+        return preflight.refused(rule, schedulers.refusal(words, 1))
+    if status := _STATUS.search(said):
+        return TryAgain(f"the scheduler says {status[1]}")
+    return TryAgain("it left no message: killed, lost with its node, or never started")
 
 
 def rerun_command(argv: list[str], folder: str) -> str:

@@ -13,16 +13,19 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import ShardwiseError
-from shardwise.files.paths import CACHE, Results, place, wildcards
+from shardwise.files.paths import CACHE, Results, list_names, place, wildcards
 from shardwise.plan import cut, memory, plan_file
 from shardwise.plan.config import unchecked
 from shardwise.plan.plan_file import Plan
-from shardwise.records import failures, store
-from shardwise.records.store import Store
+from shardwise.records import failures
+from shardwise.records.failures import Failure
+from shardwise.records.quote import advice, amounts
+from shardwise.records.store import WORKER, Store
 from shardwise.units import MIB
 from shardwise.work.array import MOST_TASKS
 from shardwise.workflow import hooks, preflight
@@ -66,13 +69,13 @@ class Run:
         stage = {"jobs": None, "array": "multiply"}.get(self.dispatch, self.dispatch)
         self.rule_for_all: str | None = stage and name_of(stage)
         if main:
-            failures.begin_run()
+            os.environ[failures.RUN] = os.urandom(6).hex()  # all its jobs belong to it
             self.missing = self.store.missing()
         self._set_files()
         if self.missing is not None:
             left = f"{len(self.missing)} of {len(self.plan.shards)} shards have no products yet"
             log.info(f"shardwise: {left if self.missing else 'every shard has its product'}")
-            for note in filter(None, (store.replaced(self.plan), store.advice(self.plan))):
+            for note in filter(None, (_replaced(self.plan), advice(self.plan))):
                 log.info(f"shardwise: {note}")
 
     def _checked_plan(self) -> Plan:
@@ -147,6 +150,15 @@ class Run:
         here = self._workflow.is_main_process and not array
         seconds = None if here else preflight.run_time(resources)
         return f"{words} --run-time {seconds}" if seconds else words
+
+    def failure_of(self, job: Any, otherwise: Exception) -> Failure:
+        """The failure of a Snakemake job in this run; if it has left none, this other one."""
+        part = stage = self.stages.get(job.rule.name, job.rule.name)
+        if job.rule.name == self.rule_for_all:
+            part = WORKER
+        elif shard := job.wildcards_dict.get("shard"):
+            part = f"copy-{shard}" if stage == "shard" else shard
+        return self.store.failure(part) or self.store.fail(part, otherwise, attempt=job.attempt)
 
     # Inputs, as functions of the wildcards. In a job all shards are to be made: it needs its input.
 
@@ -261,7 +273,7 @@ class Run:
     def _minutes_of(self, shards: Sequence[str], workers: int = 1) -> int:
         """How long some shards take if workers share them evenly."""
         rows = [self.plan.shards[shard] for shard in shards]
-        nbytes = sum(store.amounts(self.plan, shards))
+        nbytes = sum(amounts(self.plan, shards))
         if self.dispatch != "jobs" and self.plan.settings.materialize:  # else other jobs copy
             nbytes += 2 * sum(row.bytes for row in rows)
         flop = sum(row.stop - row.start for row in rows) * self.plan.problem.flop
@@ -274,6 +286,19 @@ class Run:
         asked = blocks.get(self.rule_for_all, {})
         # Snakemake wraps them; `raw` is the text in the profile.
         return {name: str(resource.raw) for name, resource in asked.items()}
+
+
+def _replaced(plan: Plan) -> str:
+    """What to say before a run replaces the finished results of another config."""
+    with suppress(ShardwiseError):  # there is no plan, or none that can be used
+        there = plan_file.load_facts(plan.results.plan)
+        if list_names(plan.results.done) and there.config_digest != plan.facts.config_digest:
+            return (
+                f"{plan.results.root} holds the finished results of another config. Their sum and "
+                "page will be replaced, their products stay; to keep all, set results to another "
+                "folder"
+            )
+    return ""
 
 
 def _lacking(path: str) -> str:

@@ -11,7 +11,8 @@ import pytest
 from shardwise.command import stages
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan_file import Plan
-from shardwise.records import failures, locks, store
+from shardwise.records import locks
+from shardwise.records.quote import advice
 from shardwise.records.store import Store, mark
 
 from tests import factories
@@ -36,13 +37,12 @@ def two(tmp_path) -> tuple[Plan, set[Path], set[Path]]:
     """A folder with two configs in it: the present plan, its files, and those of the other."""
     left = str(factories.save(tmp_path / "input.npy", STACK))
     old = factories.computed(factories.plan(tmp_path, input=left, shards=3))
-    failures.note(old.results, old.shards["00000"].name, 75, "no room")
-    failures.note(old.results, f"reduce-{old.key}", 75, "no room")
-    failures.note(old.results, f"copy-{old.shards['00001'].input_name}", 75, "no room")
+    for part in ("00000", "reduce", "copy-00001"):
+        Store(old).fail(part, TryAgain("no room"))
     mark(old.results.summed(old.key))
     before = files(old.results.root)
     new = factories.computed(factories.plan(tmp_path, input=left, shards=2, product="A.T @ A"))
-    failures.note(new.results, f"reduce-{new.key}", 75, "no room")
+    Store(new).fail("reduce", TryAgain("no room"))
     mark(new.results.summed(new.key))
     kept = ".shardwise", "plan.json", "plan.tsv", "sources.tsv", f"done/{old.key}"
     plan = set(map(Path, kept))
@@ -54,14 +54,14 @@ def test_other_configs_are_listed_and_removed(two):
     """Products, copies and failures; those of the present plan stay, and the old sum's mark."""
     plan, own, other = two
     root = plan.results.root
-    assert store.advice(plan).startswith(f"{len(other)} files of other configs or inputs take ")
+    assert advice(plan).startswith(f"{len(other)} files of other configs or inputs take ")
     *listed, total, _ = clean(plan, remove=False).split("\n")
     assert f"{len(other)} files, " in total
     assert {Path(line.split()[-1]) for line in listed} == other
     assert files(root) == own | other
     clean(plan)
     assert files(root) == own
-    assert store.advice(plan) == ""
+    assert advice(plan) == ""
     assert Store(plan).missing() == []
 
 
@@ -95,7 +95,7 @@ def test_files_of_the_users_stay(two):
     for path in paths:
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
-    assert set(paths) & set(store.find_others(plan)) == {paths[-1]}
+    assert set(paths) & set(Store(plan).others()) == {paths[-1]}
     clean(plan)
     assert {path.read_text() for path in paths} == {"mine"}
 

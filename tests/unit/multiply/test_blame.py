@@ -10,6 +10,7 @@ from shardwise.devices.nvml import Device
 from shardwise.errors import DeviceFailed, IntegrityError
 from shardwise.multiply import backend, job, operation
 from shardwise.records import failures
+from shardwise.records.store import Store
 
 from tests import factories
 
@@ -34,8 +35,7 @@ def on(monkeypatch, uuid):
 
 def compute(made, shard):
     """Compute the shard as its job does."""
-    log = made.results.log("multiply", shard.name)
-    with failures.noted(made.results, shard.name, log, choose.taken_uuid):
+    with Store(made).attempt(shard.shard, choose.taken_uuid):
         job.run_shard(made, shard.shard)
 
 
@@ -54,16 +54,15 @@ def test_a_failed_proof_is_tried_on_another_gpu_not_cpu(
         with pytest.raises(kind, match="product of matrix 2 is wrong") as caught:
             compute(made, shard)
     assert caught.value.exit_code == code
-    failure = failures.of_this_run(made.results, [shard.name])[shard.name]
+    failure = Store(made).failure(shard.shard)
     assert (failure.code, failure.device, failure.attempt) == (code, uuid, 1)
     assert failure.reason == str(caught.value)
-    assert made.results.root / failure.log == made.results.log("multiply", shard.name)
     assert list(failures.barred(made.results)) == ([uuid] if uuid and suspect else [])
     assert failure.reason.endswith(f"({A} of {host.node()})") == (uuid is not None)
     on(monkeypatch, uuid and B)
     compute(made, shard)
     assert factories.receipt(made).attempt == 2
-    assert failures.of_this_run(made.results, [shard.name]) == {}
+    assert Store(made).failed([shard.shard]) == {}
 
 
 def test_a_device_that_fails_as_it_is_taken(planned, monkeypatch):

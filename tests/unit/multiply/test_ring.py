@@ -143,7 +143,7 @@ def checksum_of(block):
 
 
 STEPS = [
-    (job, "note_start"), (ring.Ring, "_finish_sum"), (commits, "_rename"), (receipts, "write_for"),
+    (job, "note_start"), (ring.Ring, "_finish_sum"), (commits, "_rename"), (Store, "publish"),
     (StackReader, "extents"), (StackReader, "read_into"), (PieceChecksum, "update"), (Host, "fill"),
     (operation.Multiplication, "run"), (Host, "fetch"), (operation.Operation, "examine"),
     (Host, "write"), (StackWriter, "write_at"),
@@ -187,7 +187,7 @@ def test_a_failure_anywhere_ends_one_shard_and_no_other(tmp_path, monkeypatch, o
     assert caught is error
     one = bad.shard.shard
     assert not factories.file(made, "receipt", one).exists()
-    assert factories.file(made, "product", one).exists() == (name == "write_for")
+    assert factories.file(made, "product", one).exists() == (name == "publish")
     assert Store(made).missing() == [one]
     job.ShardJob(session, one).run()
     assert not leftovers(tmp_path)

@@ -8,6 +8,7 @@ from shardwise.observe import audit, status
 from shardwise.observe.status import look
 from shardwise.records import ledger, receipts
 from shardwise.records.receipts import CopyReceipt, ProductReceipt, SumReceipt
+from shardwise.records.store import Store
 
 from tests import factories
 
@@ -30,7 +31,7 @@ def place(path, raw):
 
 
 TAKERS = {
-    "the check": lambda made: receipts.passes(receipts.check_product, made, SHARD),
+    "the check": lambda made: receipts.passes(Store(made).receipt, SHARD),
     "ledger": lambda made: receipts.passes(ledger.checked_receipts, made),
     "reduce": lambda made: receipts.passes(factories.reduced, made, "sum", "max"),
     "watch, page and metrics": lambda made: (

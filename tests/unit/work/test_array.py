@@ -9,7 +9,6 @@ import pytest
 from shardwise.errors import InputError, TryAgain
 from shardwise.plan.plan_file import Plan
 from shardwise.records import failures
-from shardwise.work import claims
 from shardwise.work.schedulers import QueueFull, refusal
 
 from tests import processes
@@ -121,7 +120,7 @@ def test_a_submission_that_is_refused(tmp_path, site, refusal, code):
     made = planned(tmp_path)
     (site / "refusal").write_text(f"sbatch: error: {refusal.partition(';')[0]}")
     assert refusal in submitted(made, "--array-tasks=1", code=code)
-    noted = failures.read(made.results.failure(claims.worker_failure(made)))
+    noted = failures.read(made.results.failure(f"multiply-{made.key}"))
     assert (noted.code, noted.reason) == (code, refusal)
 
 
@@ -132,7 +131,7 @@ def test_tasks_that_cannot_begin_leave_their_logs(tmp_path, site):
     (own,) = made.results.root.glob("logs/array/*")
     assert f"the logs of the tasks are in {own}" in said
     assert all("module: command not found" in log.read_text() for log in own.glob("*.log"))
-    noted = made.results.failure(claims.worker_failure(made))
+    noted = made.results.failure(f"multiply-{made.key}")
     assert str(own) in failures.read(noted).reason
     submitted(made)
     assert not noted.exists()

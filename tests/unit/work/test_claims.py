@@ -8,9 +8,9 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardwise.errors import InputError
+from shardwise.errors import InputError, of_code
 from shardwise.plan.plan_file import Plan
-from shardwise.records import failures
+from shardwise.records.store import Store
 from shardwise.work import claims
 from shardwise.work.claims import Claims, Round
 
@@ -26,16 +26,17 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return factories.plan(folder, factories.stack((SHARDS, 2, 2)), shards=SHARDS)
 
 
-class Workers:
+class Workers(Store):
     """Workers of a round in this process; what they finish is whole."""
 
     def __init__(self, plan: Plan, name: str) -> None:
-        self.plan, self.round = plan, claims.load(plan, name)
-        self.computed: Counter[str] = Counter()
+        super().__init__(plan)
+        self.round, self.computed = claims.load(plan, name), Counter[str]()
+        self.is_whole = self.computed.__contains__
 
     def new(self, who: int) -> Claims:
         """A worker, or what is known of one that has died."""
-        return Claims(self.plan, self.round, who, self.computed.__contains__)
+        return Claims(self, self.round, who)
 
     def compute(self, worker: Claims) -> bool:
         """Let a worker compute a shard, if it gets one."""
@@ -100,7 +101,7 @@ def test_a_shard_that_failed_ends_in_its_round(tmp_path: Path, code: int, open_a
     own = Workers(own_plan, claims.begin(own_plan, list(own_plan.shards), 1, 1))
     worker = own.new(2)
     shard = worker.next()
-    failures.note(own_plan.results, own_plan.shards[shard].name, code, "no", attempt=1)
+    own.fail(shard, of_code(code, "no"))
     assert worker.open() == []
     worker.give_back()
     assert own.new(3).next() != shard

@@ -14,6 +14,7 @@ from shardwise.errors import TryAgain
 from shardwise.plan.plan_file import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
+from shardwise.records.store import Store
 from shardwise.work import dispatch
 from shardwise.work.pool import heard, heed
 from shardwise.work.worker import suffices
@@ -93,16 +94,14 @@ def is_right(made: Plan) -> bool:
 
 
 def whole(made: Plan) -> set[int]:
-    """The numbers of the shards that have a receipt."""
-    rows = made.shards.values()
-    return {int(row.shard) for row in rows if made.results.receipt(row.name).exists()}
+    """The numbers of the shards that are done."""
+    return {int(shard) for shard in made.shards if Store(made).is_whole(shard)}
 
 
 def failed(made: Plan) -> dict[int, Failure]:
     """The failures, by the number of the shard."""
-    found = {
-        row.shard: failures.read(made.results.failure(row.name)) for row in made.shards.values()
-    }
+    rows = made.shards.values()
+    found = {row.shard: failures.read(made.results.failure(row.name)) for row in rows}
     return {int(shard): failure for shard, failure in found.items() if failure}
 
 
@@ -252,7 +251,7 @@ def test_a_job_that_is_to_end_begins_no_further_round(tmp_path):
 
     def start(name: str) -> None:
         names.append(name)
-        failures.note(made.results, made.shards["00003"].name, 75, "later", attempt=1)
+        Store(made).fail("00003", TryAgain("later"))
         os.kill(os.getpid(), signal.SIGUSR1)
 
     with pytest.raises(TryAgain, match=r"12 were not computed; 00003-.*: later"):

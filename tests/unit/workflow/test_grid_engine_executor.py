@@ -13,7 +13,6 @@ import pytest
 from shardwise.files.paths import Results
 from shardwise.workflow import grid_engine_executor as executor
 from shardwise.workflow import preflight
-from shardwise.workflow.preflight import SAYS
 
 from tests.factories import refusal
 
@@ -54,8 +53,10 @@ class Grid:
             (self.bin / name).write_text(CLIENT.format(folder=self.bin, otherwise=otherwise))
             (self.bin / name).chmod(0o755)
         self.queue("")
-        self.results = Results(Path("results"))
-        self.submissions = executor.Submissions(self.results, self.run)
+        self.told: list[str] = []  # as the job's failure
+        run = SimpleNamespace(results=Results(Path("results")))
+        run.failure_of = lambda job, error: self.told.append(f"{job.name}: {error}")
+        self.submissions = executor.Submissions(run, self.run)
         self.job = SimpleNamespace(external_jobid=None, job=job(uge_gpu="-l gpu=1"))
 
     def once(self, name: str, script: str) -> None:
@@ -101,7 +102,8 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grid:
 def test_a_submission_that_is_refused(grid):
     """The reason has qsub's message; no job of this name will arrive."""
     grid.once("qsub", "echo 'Unable to run job: unknown resource \"gpux\"\nExiting.' >&2; exit 1")
-    assert grid.submit().endswith('Unable to run job: unknown resource "gpux"')
+    assert grid.submit() == (words := 'Unable to run job: unknown resource "gpux"')
+    assert f"the jobs of rule multiply: {words}; change the block multiply" in grid.told[0]
     assert len(grid.asked("qsub")) == 1
     assert not grid.submissions._unended
 
@@ -127,10 +129,8 @@ def test_a_submission_waits_for_qmaster_and_is_never_repeated(grid, capsys, answ
     assert "Grid Engine accepts no job now" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("code", "mark", "state"), [(0, "0", "success"), (3, "1", SAYS), (100, "1", SAYS)]
-)
-def test_a_mark_decides_though_qmaster_is_away(grid, code, mark, state):
+@pytest.mark.parametrize(("code", "mark"), [(0, "0"), (3, "1"), (100, "1")])
+def test_a_mark_decides_though_qmaster_is_away(grid, code, mark):
     """The wrapper exits with 0 or 1, as 99 and 100 have a meaning for Grid Engine."""
     number = grid.submit()
     script = grid.bin / "job.sh"
@@ -140,7 +140,7 @@ def test_a_mark_decides_though_qmaster_is_away(grid, code, mark, state):
     done = subprocess.run(["bash", script, grid.run], env=env, check=False)
     assert str(done.returncode) == mark
     grid.once("qstat", SILENT)
-    assert grid.look().startswith(state)
+    assert (grid.look() == "success", len(grid.told)) == (code == 0, code != 0)
     assert not grid.submissions._unended
 
 
@@ -154,7 +154,8 @@ def test_a_job_in_the_queue_goes_on(grid: Grid, state: str) -> None:
     assert grid.look(jobs=5) == "running"
     assert len(grid.asked("qstat -f")) == 1
     (grid.run / f"{number}.exit").write_text("1\n")
-    assert grid.look() == f"{SAYS}that it ended: see {grid.run / NAME}.out"
+    assert grid.look() == (why := f"that it ended: see {grid.run / NAME}.out")
+    assert grid.told == [f"multiply: the scheduler says {why}"]
 
 
 GONE = "killed, deleted, lost, or past a limit (see: qacct -j 11)"
@@ -175,7 +176,8 @@ def test_a_job_that_will_not_end_by_itself_is_lost_after_a_while(grid, queued, w
     grid.once("qstat", SILENT)
     assert grid.look() == "running"
     grid.submissions._seen[number] = 0.0
-    assert grid.look() == f"{SAYS}{why}"
+    assert grid.look() == why
+    assert grid.told == [f"multiply: the scheduler says {why}"]
     assert grid.asked("qdel") == ["qdel 11"] * bool(queued[0])  # one that has left needs none
 
 

@@ -19,7 +19,7 @@ def test_a_silent_slurm_says_nothing_of_any_job(tmp_path, monkeypatch, caplog) -
 
     plugin = SimpleNamespace(query_job_status=ask, get_min_job_age=lambda: None)
     monkeypatch.setitem(sys.modules, "snakemake_executor_plugin_slurm", plugin)
-    hooks.heed_silence(Results(tmp_path), SimpleNamespace(run_uuid="u"))
+    hooks.heed_silence(SimpleNamespace(results=Results(tmp_path)), SimpleNamespace(run_uuid="u"))
     assert plugin.get_min_job_age() == math.inf
     with caplog.at_level(logging.WARNING):
         found = [asyncio.run(plugin.query_job_status("squeue", None)) for _ in range(5)]

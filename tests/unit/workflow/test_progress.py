@@ -2,15 +2,15 @@
 
 import logging
 import sys
-from pathlib import Path
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from shardwise.files.paths import Results
+from shardwise.errors import InputError, TryAgain
 from shardwise.records import failures
 from shardwise.records.store import Store
-from shardwise.workflow.preflight import REFUSED, SAYS
-from shardwise.workflow.progress import Listener, noted, rerun_command
+from shardwise.workflow.progress import Listener, of_slurm, rerun_command
+from shardwise.workflow.run import Run
 
 from tests import factories
 
@@ -45,16 +45,14 @@ def test_a_killed_job_is_told_from_one_that_failed(
     row = made.shards["00001"]
     if noted:
         monkeypatch.setenv(failures.RUN, noted)
-        name = row.name if of == "shard" else f"multiply-{made.key}"
-        failures.note(made.results, name, 2, "input: matrix 3 holds NaN")
+        part = row.shard if of == "shard" else "multiply"
+        Store(made).fail(part, InputError("input: matrix 3 holds NaN"))
     monkeypatch.setenv(failures.RUN, OWN)
-    run = SimpleNamespace(dispatch=dispatch, plan=made, results=made.results, store=Store(made),
-                          reduce={"statistics": ["sum"]},
+    run = SimpleNamespace(plan=made, results=made.results, store=Store(made),
                           stages={"multiply": "multiply", "pool": "pool"},
                           rule_for_all={"jobs": None}.get(dispatch, dispatch))  # fmt: skip
-    rule, wildcards = ("pool", {}) if dispatch == "pool" else (
-        "multiply", {"shard": row.shard, "key": row.key}
-    )  # fmt: skip
+    run.failure_of = partial(Run.failure_of, run)
+    rule, wildcards = ("pool", {}) if dispatch == "pool" else ("multiply", {"shard": row.shard})
     job = SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards, attempt=1,
                           restart_times=2)  # fmt: skip
     workflow = SimpleNamespace(
@@ -95,30 +93,26 @@ BUSY = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retr
 @pytest.mark.parametrize(("said", "words", "code"), [
     (PLUGIN.format(ACCOUNT), "submission failed: Invalid account; change the block two_shard", 2),
     (RAISED.format(f"sbatch: error: \x1b[2J\n{ACCOUNT}"), "\\x1b[2J", 2),
-    (PLUGIN.format(QUEUE), "job: invalid partition specified: q Batch job submission failed;", 2),
+    (PLUGIN.format(QUEUE), ": invalid partition specified: q Batch job submission failed;", 2),
     (PLUGIN.format(BUSY), "Slurm temporarily unable to accept job", 75),
-    (f"Grid Engine {REFUSED}unknown queue", "accept the job: unknown queue; change the", 2),
-    (ENDED.format("FAILED"), "it left no message", 75),
+    (ENDED.format("FAILED"), "it left no message: killed, lost with its node, or never", 75),
     (ENDED.format("TIMEOUT"), "the scheduler says TIMEOUT", 75),
-    (f"{SAYS}killed", "the scheduler says killed", 75),
 ])  # fmt: skip
-def test_what_a_scheduler_says_of_a_job_is_its_failure(tmp_path: Path, said, words, code):
-    """Under our name of its rule; if a retry is of no use, with the code of bad input."""
-    run = SimpleNamespace(
-        results=Results(tmp_path),
-        stages={"two_shard": "shard"},
-        rule_for_all=None,
-        plan=SimpleNamespace(key="k"),
-    )
-    wildcards = {"shard": "00007", "key": "a" * 12}
-    job = SimpleNamespace(
-        rule=SimpleNamespace(name="two_shard"), wildcards_dict=wildcards, attempt=2
-    )
-    (log := run.results.log("shard", f"00007-{'a' * 12}")).parent.mkdir(parents=True)
-    log.touch()
-    failure = noted(run, job, f"{said}For further error details see the cluster/cloud log")
-    assert failure == failures.read(run.results.failure(f"copy-00007-{'a' * 12}"))
-    assert (failure.code, words in failure.reason) == (code, True)
-    assert "further" not in failure.reason
-    assert (failure.attempt, failure.log) == (2, f"logs/shard/{log.name}")
-    assert noted(run, job, ENDED.format("CANCELLED")) == failure, "the first word counts"
+def test_what_slurm_says_of_a_job_is_an_error(said, words, code):
+    """If a retry is of no use, it has the code of bad input."""
+    error = of_slurm(f"{said}For further error details see the cluster/cloud log", "two_shard")
+    assert (error.exit_code, words in str(error)) == (code, True)
+    assert "further" not in str(error)
+
+
+def test_what_a_scheduler_says_of_a_job_is_its_failure_if_it_left_none(tmp_path):
+    """Under our name of its rule; the first word counts."""
+    made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
+    run = SimpleNamespace(stages={"two_shard": "shard"}, rule_for_all=None, store=Store(made))
+    rule = SimpleNamespace(name="two_shard")
+    job = SimpleNamespace(rule=rule, wildcards_dict={"shard": "00001"}, attempt=2)
+    failure = Run.failure_of(run, job, TryAgain("the scheduler says TIMEOUT"))
+    name = f"copy-{made.shards['00001'].input_name}"
+    assert failure == failures.read(made.results.failure(name))
+    assert (failure.code, failure.reason, failure.attempt) == (75, "the scheduler says TIMEOUT", 2)
+    assert Run.failure_of(run, job, TryAgain("the scheduler says CANCELLED")) == failure
