@@ -386,7 +386,7 @@ def _message(text: str) -> str:
 def shown(case: Case, message: str) -> str:
     """A message as the page shows it: without what differs from machine to machine."""
     here = str(Path.cwd())
-    message = re.sub(rf"(looked (?:for|in)) {re.escape(here)}/", r"\1 …/", message)
+    message = re.sub(rf"(looked (?:for|in) |PYTHONPATH=){re.escape(here)}", r"\1…", message)
     for pattern in (re.escape(here) + "/?", *case.vary):
         message = re.sub(pattern, "…" if pattern in case.vary else "", message)
     message = re.sub(r"(?<=0000\d-)[0-9a-f]{12}", "KEY", message)

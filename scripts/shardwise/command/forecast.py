@@ -9,9 +9,7 @@ from shardwise.errors import InputError
 from shardwise.plan import planner
 from shardwise.plan.config import Settings
 from shardwise.plan.plan_file import Plan
-from shardwise.records import receipts
 from shardwise.records.quote import amounts, quote
-from shardwise.records.receipts import CopyReceipt, ProductReceipt
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes, seconds
 
@@ -47,7 +45,8 @@ def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, flo
     That of the ends of a run, and that for each byte which a shard reads or writes. Raises the
     ShardwiseError for the exit code of the run, if it failed.
     """
-    missing, results = Store(plan).missing(), plan.results
+    store, results = Store(plan), plan.results
+    missing = store.missing()
     if len(missing) <= _TRIED:
         raise InputError(
             f"--trial: {results.root} lacks {count(len(missing), 'shard')}, but a trial computes "
@@ -59,11 +58,10 @@ def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, flo
     files = [str(results.product(row.name)) for row in rows]
     follow(alone, profile, "--cores", "1", "--jobs", "1", "--", *files)
     took = time.time() - began
-    made = [receipts.read(results.receipt(row.name), ProductReceipt) for row in rows]
+    made = [store.receipt(shard) for shard in shards]
     if any(own.adopted for own in made):
         raise InputError("--trial: earlier products were kept: nothing was measured; start the run")
-    copied = rows if plan.settings.materialize else []
-    copies = [receipts.read(results.shard_receipt(row.input_name), CopyReceipt) for row in copied]
+    copies = map(store.copy_receipt, shards if plan.settings.materialize else [])
     began = min(own.started for own in [*copies, *made] if own.started >= began)
     span = max(own.finished for own in made) - began
     return took - span, span / sum(amounts(plan, shards))

@@ -72,14 +72,14 @@ def multiply(options: Namespace) -> None:
     from shardwise.processes import contain
 
     plan = plan_file.load(options.plan)
+    if plan.function:  # it may change the working directory, and leave processes
+        plan = plan.anchored(Path.cwd())
+        contain.adopt()
     shard, store = plan.shard(options.shard), Store(plan)
     plan_file.expect(plan, shard.key, options.key)
     if (before := store.failure(shard.shard)) and failures.needs_user(before):
         raise of_code(before.code, before.reason)  # a retry in the same run is useless
     store.withdraw()
-    if plan.function:  # it may change the working directory, and leave processes
-        plan = plan.anchored(Path.cwd())
-        contain.adopt()
     with store.attempt(shard.shard, choose.taken_uuid):
         from shardwise.multiply.job import run_shard
 

@@ -112,7 +112,7 @@ class Results:
     receipt = _of_key("products", ".json")
     failure = _of_key("failed", ".json")  # why it, or a stage such as reduce-KEY, failed last
 
-    work = _of_key("logs/computed")  # the one job for all shards is done (`Store.work_name`)
+    work = _of_key("logs/computed")  # the one job for all shards is done (`Run.product_files`)
     listed = _of_key("logs/ledger")  # which plan the ledger belongs to
     summed = _of_key("done")  # which plan the sum belongs to
     array_folder = _of_key("logs/array")  # the scripts and logs of the array tasks of a run

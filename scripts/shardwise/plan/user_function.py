@@ -21,6 +21,7 @@ from shardwise import errors
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, Terminated, some
 from shardwise.files import small
 from shardwise.files.lookup import reading
+from shardwise.files.paths import for_bash
 from shardwise.files.small import checksum
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, product_dtype
 from shardwise.processes import contain
@@ -166,6 +167,9 @@ def _failure(what: str, error: BaseException) -> str:
         file = frames[0].filename
         frame = [frame for frame in frames if frame.filename == file][-1]
         last += f" ({os.path.basename(file)}, line {frame.lineno}, in {frame.name.strip('<>')})"
+        if isinstance(error, ImportError):
+            where = for_bash(Path(file).parent)
+            last += f"; export PYTHONPATH={where} if it lies there, else install it on every node"
     lines = traceback.format_exception(type(error), error, begin)
     return f"product: {what}: {last}\n{''.join(lines).rstrip()}"
 

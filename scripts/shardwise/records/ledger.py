@@ -23,7 +23,7 @@ def write(plan: Plan) -> None:
 
     Call it when no shard is being written: it also removes what killed writers left behind.
     """
-    table = format_table(checked_receipts(plan))
+    made = checked_receipts(plan)
     # All shards are whole now. Should a writer still be alive, on any node, its commit fails.
     for folder in (*folders(plan.results.products), *folders(plan.results.shards)):
         for path in folder.glob(".*.tmp"):
@@ -35,8 +35,10 @@ def write(plan: Plan) -> None:
     marker = plan.results.listed(plan.key)
     store.unmark(marker)
     with commit(plan.results.ledger) as file:
-        file.write(table)
-    store.mark(marker)
+        file.write(format_table(made))
+    kept = sum(own.adopted is not None for own in made)
+    words = f"{kept} of {len(made)} shards kept earlier products of the same matrices"
+    store.mark(marker, [words] if kept else ())
 
 
 def format_table(made: Iterable[ProductReceipt]) -> bytes:

@@ -16,7 +16,7 @@ from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.paths import list_names, place
-from shardwise.plan.plan_file import Plan, Shard, key_of
+from shardwise.plan.plan_file import Plan, Shard
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 
@@ -43,10 +43,10 @@ def unmark(marker: Path) -> set[str]:
     return names
 
 
-def mark(marker: Path, names: Iterable[str] = ()) -> None:
+def mark(marker: Path, lines: Iterable[str] = ()) -> None:
     """Write, after the files themselves, the marker that says to which plan they belong."""
     with commit(marker) as file:
-        file.write("".join(f"{name}\n" for name in names).encode())
+        file.write("".join(f"{line}\n" for line in lines).encode())
 
 
 class Store:
@@ -93,8 +93,6 @@ class Store:
                 if (match := _KEYED.fullmatch(name)) and match[1] not in own:
                     yield top / name
 
-    # Products and their receipts.
-
     def receipt(self, shard: str) -> "ProductReceipt":
         """The receipt of a shard whose product is whole, as far as header and size show."""
         from shardwise.records import receipts
@@ -140,8 +138,6 @@ class Store:
         with suppress(OSError):
             if failures.count_starts(starts := self.results.starts(name)) == 1:
                 starts.unlink()  # it stays only if it shows that there were several
-
-    # Failures.
 
     def _name(self, part: str) -> str:
         copy, _, shard = part.rpartition("-")
@@ -230,7 +226,3 @@ class Store:
         self.results.listed(self.plan.key).unlink(missing_ok=True)
         self.results.summed(self.plan.key).unlink(missing_ok=True)
         unmark(self.results.work(self.plan.key))  # of jobs of earlier runs
-
-    def work_name(self, missing: Sequence[str]) -> str:
-        """The name of the file that this run's job for some shards leaves; no other run has it."""
-        return key_of("\n".join([failures.this_run(), self.plan.key, *missing]).encode())

@@ -68,9 +68,7 @@ def load(plan: Plan, name: str) -> Round:
     try:
         return Round(**json.loads((plan.results.claims / name / _LIST).read_bytes()))
     except FileNotFoundError:
-        raise TryAgain(
-            f"the round {name} has ended; without --round, all missing shards are"
-        ) from None
+        raise TryAgain(f"the round {name} has ended; start the run again") from None
 
 
 def end(results: Results) -> None:

@@ -53,9 +53,8 @@ def run(options: Namespace) -> int:
             count = min(usable, options.devices or usable)
             compute(plan, count, _pool(plan, options, range(count), count).run)
     except Exception as error:  # write it down, unless the shards or a worker have done so
-        busy = locks.is_job_locked(plan.results.dispatching)  # by another process
-        store = Store(plan)
-        if not busy and not _failed(store, store.missing()):
+        store, elsewhere = Store(plan), locks.is_job_locked(plan.results.dispatching)
+        if not elsewhere and not _failed(store, store.missing()):
             store.fail(WORKER, error)
         raise
     return 0
@@ -156,7 +155,6 @@ def _to_try(store: Store, last: int = sys.maxsize) -> list[str]:
 def _finish(store: Store) -> None:
     """Raise the worst error of a shard or a worker in this run if shards are missing."""
     if not (missing := store.missing()):
-        store.forget(WORKER)  # others did its part
         log.info("every shard has its product")
         return
     failed = _failed(store, missing)

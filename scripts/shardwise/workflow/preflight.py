@@ -26,14 +26,13 @@ SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 
 _ODD = re.compile(r"""["'$`\\]|%[0-9]*[A-Za-z%]|^-""")
 
-_AWAY = "is not on PATH"
 _WRONG = {
     "slurm": re.compile(
-        rf"invalid|unrecognized|unknown|not permitted|node configuration is not available|{_AWAY}",
+        "invalid|unrecognized|unknown|not permitted|node configuration is not available",
         re.IGNORECASE,
     ),
     # Its errors about hosts do not count: it knows no host that is away, and no load like mem_free.
-    "uge": re.compile(rf'unknown (resource|queue) "|does not exist|invalid option|{_AWAY}'),
+    "uge": re.compile('unknown (resource|queue) "|does not exist|invalid option'),
 }
 """What a scheduler says of requests that it never takes."""
 
@@ -128,6 +127,8 @@ def verify(scheduler: str | None, job: Any, workflow: Any) -> None:
     command = ["qsub", "-b", "y", *words, "-w", "v", "/bin/true"]
     if scheduler == "slurm":
         command = ["sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true"]
+    if shutil.which(command[0]) is None:
+        raise schedulers.absent(command[0])
     try:
         with suppress(TryAgain):
             schedulers.call(*command, seconds=10.0)

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import ShardwiseError, TryAgain, one_line, tell, verdict
+from shardwise.files import small
 from shardwise.host import TYPED
 from shardwise.records import failures
 from shardwise.records.failures import Failure
@@ -134,8 +135,7 @@ class Listener(logging.Handler):
             found = [*run.store.failed(missing).values()]
             whole = len(found) == len(missing)
             if not found:
-                otherwise = of_slurm(said or "", job.rule.name)
-                found, whole = [run.failure_of(job, otherwise)], True
+                found, whole = [run.failure_of(job, of_slurm(said or "", job.rule.name))], True
             if whole and all(map(failures.needs_user, found)):
                 job.attempt = job.restart_times + 1
             more = job.attempt <= job.restart_times
@@ -198,7 +198,8 @@ class Listener(logging.Handler):
         if finished or not list(self._workflow.dag.needrun_jobs()):
             whole = ", ".join(run.last_files)
             done = f"done: {whole if finished else 'what was asked for'}"
-            for line in filter(None, [done, *barred, advice(run.plan)]):
+            kept = (small.read(run.results.listed(run.plan.key)) or b"").decode().strip()
+            for line in filter(None, [done, kept, *barred, advice(run.plan)]):
                 tell(f"shardwise: {line}")
             return 0
         self._ending = False  # Ctrl-C ends the page, and nothing else

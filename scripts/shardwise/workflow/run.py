@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import ShardwiseError
+from shardwise.errors import InputError, ShardwiseError
 from shardwise.files.paths import CACHE, Results, list_names, place, wildcards
 from shardwise.plan import cut, memory, plan_file
 from shardwise.plan.config import unchecked
@@ -133,6 +133,10 @@ class Run:
         """
         settings = self._workflow.dag_settings
         named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
+        is_rule = self._workflow.is_rule
+        if lost := [name for name in self.stages if name in named and not is_rule(name)]:
+            words = f"this run has no rule {lost[0]}; name one of its rules"
+            hooks.refuse(InputError(f"{words}: {', '.join(filter(is_rule, self.stages))}"))
         return bool(settings.forceall or self.rule_for_all in named
                     or (self.rule_for_all is None and named))  # fmt: skip
 
@@ -212,7 +216,9 @@ class Run:
             names = (place(self.plan.shards[shard].name) for shard in shards)
             made = [_lacking(f"{self.results.products}/{name}") for name in names]
         else:
-            made = [str(self.results.work(self.store.work_name(shards)))] if shards else []
+            # No other run has this file, not even one for the same shards.
+            name = plan_file.key_of("\n".join([failures.this_run(), *shards]).encode())
+            made = [str(self.results.work(name))] if shards else []
         return self.anew + self.plan_mark + made
 
     def ledger_for_reduce(self, wildcards: Any) -> list[str]:

@@ -1,7 +1,6 @@
 """Failure files: a failing task writes one, a succeeding task removes it, a retry reads it."""
 
 from argparse import Namespace
-from functools import partial
 
 import pytest
 from shardwise import errors
@@ -71,10 +70,10 @@ def test_what_failed_for_good_is_not_tried_again_in_its_run(store, monkeypatch, 
     """A retry repeats the message; it tries again in the next run, or after TryAgain."""
     fail(store, error, "0000001")
     monkeypatch.setenv(failures.RUN, run)
-    own = {"plan": store.results.plan, "shard": "0000001"}
-    retry = partial(stages.multiply, Namespace(key=None, memory=None, device_wait=None, **own))
-    assert again or factories.refusal(retry, kind=type(error)) == "bad"
-    assert not again or retry() is None
+    words = dict.fromkeys(("key", "memory", "device_wait"))
+    own = Namespace(plan=store.results.plan, shard="0000001", **words)
+    assert again or factories.refusal(stages.multiply, own, kind=type(error)) == "bad"
+    assert not again or stages.multiply(own) is None
     assert store.is_whole("0000001") == again
 
 
