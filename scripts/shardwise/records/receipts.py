@@ -1,7 +1,7 @@
 """Receipts: small JSON files, written last, that say a result is whole. No receipt, no result.
 
-Only this code decides whether a receipt is valid, by its plan and its proof. It raises
-IntegrityError; elements are checked by the code that reads them.
+Only this code decides whether a receipt is valid: by its digest, by what the plan says of it, and
+by its proof. It raises IntegrityError; elements are checked by the code that reads them.
 """
 
 import json

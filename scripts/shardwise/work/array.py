@@ -3,7 +3,6 @@
 import logging
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,8 +41,7 @@ def submit(plan: Plan, options: Namespace, name: str, tasks: int | None = None) 
     file = folder / f"{job}.sh"
     file.write_text(script(plan, options, name, folder.absolute() / job))
     words = _command(options, job, tasks, str(file))
-    if shutil.which(words[0]) is None:
-        raise schedulers.absent(words[0])
+    schedulers.need(words[0])
     schedulers.remember(plan.results, options.scheduler, job)
     log.info("%s", shlex.join(words))
     with tempfile.TemporaryFile("w+") as said:

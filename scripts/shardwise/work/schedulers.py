@@ -5,6 +5,7 @@ An array is submitted, seen and cancelled by its name. Snakemake's plugins do th
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -43,14 +44,17 @@ def refusal(text: str, code: int) -> TryAgain | InputError:
     return (TryAgain if _AWAY.search(text) else InputError)(text)
 
 
-def absent(program: str) -> InputError:
-    """The error for a command of a scheduler that this shell does not find."""
-    words = f"{program} is not on PATH here: load the scheduler's module, or take --profile local"
-    return InputError(words)
+def need(program: str) -> None:
+    """Raise InputError if this shell does not find a command of a scheduler."""
+    if shutil.which(program) is None:
+        raise InputError(
+            f"{program} is not on PATH here: load the scheduler's module, or take --profile local"
+        )
 
 
 def call(*words: str, seconds: float = 30.0) -> str:
     """What a command of a scheduler prints; `refusal` makes the error if it fails."""
+    need(words[0])
     try:
         done = subprocess.run(
             words, env=without_stray(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -58,8 +62,6 @@ def call(*words: str, seconds: float = 30.0) -> str:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise TryAgain(f"{words[0]} did not answer within {seconds:g} s") from None
-    except FileNotFoundError:
-        raise absent(words[0]) from None
     if done.returncode:
         text = " ".join((done.stderr.strip() or done.stdout.strip()).split())
         raise refusal(text or f"{words[0]} ended with {done.returncode}", done.returncode)

@@ -127,8 +127,7 @@ def verify(scheduler: str | None, job: Any, workflow: Any) -> None:
     command = ["qsub", "-b", "y", *words, "-w", "v", "/bin/true"]
     if scheduler == "slurm":
         command = ["sbatch", *words, "--test-only", "--output=/dev/null", "--wrap=true"]
-    if shutil.which(command[0]) is None:
-        raise schedulers.absent(command[0])
+    schedulers.need(command[0])
     try:
         with suppress(TryAgain):
             schedulers.call(*command, seconds=10.0)
