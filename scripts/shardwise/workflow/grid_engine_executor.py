@@ -86,7 +86,7 @@ class Submissions:
                 raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
             except InputError as error:
                 self._unended.discard(name)
-                self._run.failure_of(job, preflight.refused(job.rule.name, error))
+                self._run.failures_of(job, preflight.refused(job.rule.name, error))
                 return "", str(error)
             except TryAgain as error:
                 unheard = True
@@ -141,7 +141,7 @@ class Submissions:
         self._unended.discard(name)
         if code == "0":
             return "success"
-        self._run.failure_of(info.job, TryAgain(f"the scheduler says {why}"))
+        self._run.failures_of(info.job, TryAgain(f"the scheduler says {why}"))
         return why
 
     def cancel(self) -> None:

@@ -131,11 +131,7 @@ class Listener(logging.Handler):
             if dag.jobid(job) != number or job.rule.name not in run.stages:  # of other modules
                 continue
             self._failed = job
-            missing = run.store.missing() if job.rule.name == run.rule_for_all else []
-            found = [*run.store.failed(missing).values()]
-            whole = len(found) == len(missing)
-            if not found:
-                found, whole = [run.failure_of(job, of_slurm(said or "", job.rule.name))], True
+            found, whole = run.failures_of(job, of_slurm(said or "", job.rule.name))
             if whole and all(map(failures.needs_user, found)):
                 job.attempt = job.restart_times + 1
             more = job.attempt <= job.restart_times

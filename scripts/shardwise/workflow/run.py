@@ -155,14 +155,17 @@ class Run:
         seconds = None if here else preflight.run_time(resources)
         return f"{words} --run-time {seconds}" if seconds else words
 
-    def failure_of(self, job: Any, otherwise: Exception) -> Failure:
-        """The failure of a Snakemake job in this run; if it has left none, this other one."""
+    def failures_of(self, job: Any, otherwise: Exception) -> tuple[list[Failure], bool]:
+        """A job's failures in this run, else this one, then noted; and if all its work failed."""
         part = stage = self.stages.get(job.rule.name, job.rule.name)
         if job.rule.name == self.rule_for_all:
-            part = WORKER
+            part, missing = WORKER, self.store.missing()
+            if found := self.store.failed(missing):
+                return [*found.values()], len(found) == len(missing)
         elif shard := job.wildcards_dict.get("shard"):
             part = f"copy-{shard}" if stage == "shard" else shard
-        return self.store.failure(part) or self.store.fail(part, otherwise, attempt=job.attempt)
+        own = self.store.failure(part) or self.store.fail(part, otherwise, attempt=job.attempt)
+        return [own], True
 
     # Inputs, as functions of the wildcards. In a job all shards are to be made: it needs its input.
 

@@ -55,7 +55,7 @@ class Grid:
         self.queue("")
         self.told: list[str] = []  # as the job's failure
         run = SimpleNamespace(results=Results(Path("results")))
-        run.failure_of = lambda job, error: self.told.append(f"{job.name}: {error}")
+        run.failures_of = lambda job, error: self.told.append(f"{job.name}: {error}")
         self.submissions = executor.Submissions(run, self.run)
         self.job = SimpleNamespace(external_jobid=None, job=job(uge_gpu="-l gpu=1"))
 

@@ -28,11 +28,11 @@ OWN, OTHER = "a" * 12, "b" * 12
 
 
 @pytest.mark.parametrize(("dispatch", "of", "noted", "words", "more"), [
-    ("pool", "shard", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", True),
-    ("pool", "job", OWN, "failed: multiply: input: matrix 3 holds NaN", False),
-    ("jobs", "shard", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", False),
-    ("pool", "shard", OTHER, "failed: multiply: it left no message: killed, lost with", True),
-    ("jobs", "shard", None, "failed: multiply 00001: it left no message: killed", True),
+    ("pool", "00001", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", True),
+    ("pool", "multiply", OWN, "failed: multiply: input: matrix 3 holds NaN", False),
+    ("jobs", "00001", OWN, "failed: multiply 00001: input: matrix 3 holds NaN", False),
+    ("pool", "00001", OTHER, "failed: multiply: it left no message: killed, lost with", True),
+    ("jobs", "00001", None, "failed: multiply 00001: it left no message: killed", True),
 ])  # fmt: skip
 def test_a_killed_job_is_told_from_one_that_failed(
     tmp_path, monkeypatch, capsys, dispatch, of, noted, words, more
@@ -42,17 +42,15 @@ def test_a_killed_job_is_told_from_one_that_failed(
     Another try follows and is announced, unless all that the job does would fail again.
     """
     made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
-    row = made.shards["00001"]
     if noted:
         monkeypatch.setenv(failures.RUN, noted)
-        part = row.shard if of == "shard" else "multiply"
-        Store(made).fail(part, InputError("input: matrix 3 holds NaN"))
+        Store(made).fail(of, InputError("input: matrix 3 holds NaN"))
     monkeypatch.setenv(failures.RUN, OWN)
     run = SimpleNamespace(plan=made, results=made.results, store=Store(made),
                           stages={"multiply": "multiply", "pool": "pool"},
                           rule_for_all={"jobs": None}.get(dispatch, dispatch))  # fmt: skip
-    run.failure_of = partial(Run.failure_of, run)
-    rule, wildcards = ("pool", {}) if dispatch == "pool" else ("multiply", {"shard": row.shard})
+    run.failures_of = partial(Run.failures_of, run)
+    rule, wildcards = ("pool", {}) if dispatch == "pool" else ("multiply", {"shard": "00001"})
     job = SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict=wildcards, attempt=1,
                           restart_times=2)  # fmt: skip
     workflow = SimpleNamespace(
@@ -68,14 +66,16 @@ def test_a_killed_job_is_told_from_one_that_failed(
     assert not capsys.readouterr().err
     job.rule.name = own
     listener.emit(logging.makeLogRecord(event))
-    if of == "job":
+    if of == "multiply":
         made.results.report.mkdir()
     listener.last_words()
     said = capsys.readouterr().err
-    assert (f"shardwise: report not written ({made.results.report}): " in said) == (of == "job")
-    assert (f"The page on this run: {made.results.report}" in said) == (of != "job")
+    unwritten = f"shardwise: report not written ({made.results.report}): " in said
+    assert unwritten == (f"The page on this run: {made.results.report}" not in said)
+    assert unwritten == (of == "multiply")
     assert "not finished: 0 of 2 shards have products; 2 missing" in said
     assert words in said
+    assert made.results.failure(f"multiply-{made.key}").exists() == ("multiply: " in words)
     assert ("left no message" in said) == ("left no message" in words)
     assert (job.attempt, said.count("; try 2 of 3 follows\n")) == ((1, 1) if more else (3, 0))
 
@@ -111,8 +111,8 @@ def test_what_a_scheduler_says_of_a_job_is_its_failure_if_it_left_none(tmp_path)
     run = SimpleNamespace(stages={"two_shard": "shard"}, rule_for_all=None, store=Store(made))
     rule = SimpleNamespace(name="two_shard")
     job = SimpleNamespace(rule=rule, wildcards_dict={"shard": "00001"}, attempt=2)
-    failure = Run.failure_of(run, job, TryAgain("the scheduler says TIMEOUT"))
+    told = Run.failures_of(run, job, TryAgain("the scheduler says TIMEOUT"))
     name = f"copy-{made.shards['00001'].input_name}"
-    assert failure == failures.read(made.results.failure(name))
+    assert told == ([failure := failures.read(made.results.failure(name))], True)
     assert (failure.code, failure.reason, failure.attempt) == (75, "the scheduler says TIMEOUT", 2)
-    assert Run.failure_of(run, job, TryAgain("the scheduler says CANCELLED")) == failure
+    assert Run.failures_of(run, job, TryAgain("the scheduler says CANCELLED")) == told
