@@ -155,6 +155,7 @@ def _to_try(store: Store, last: int = sys.maxsize) -> list[str]:
 def _finish(store: Store) -> None:
     """Raise the worst error of a shard or a worker in this run if shards are missing."""
     if not (missing := store.missing()):
+        store.forget(WORKER)  # others did its part
         log.info("every shard has its product")
         return
     failed = _failed(store, missing)
