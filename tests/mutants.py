@@ -1,17 +1,18 @@
-"""Put small faults into the code, one at a time; see if the unit tests of its room detect them.
+"""Put small faults into the code, each alone; see if unit tests and whole runs detect them.
 
-``python -m tests.mutants [SEED]`` tries 49 in a copy of the tree. The suite does not run this.
+``python -m tests.mutants [SEED]`` tries 49 in copies of the tree. The suite does not run this.
 """
 
 import ast
 import os
 import random
+import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,29 +60,31 @@ def drawn(seed: int) -> Iterator[tuple[Path, int, str, str]]:
             yield path.relative_to(ROOT), node.lineno, what[:150], ast.unparse(tree)
 
 
-def passes(copy: Path, path: Path) -> bool:
-    """Whether the unit tests of a file's room, its own first, pass within five minutes."""
-    room = Path("tests/unit", path.parts[2])
-    own = [name for name in (room / f"test_{path.name}", room) if (copy / name).exists()]
-    line = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", *map(str, own)]
-    with subprocess.Popen(line, cwd=copy, stdout=subprocess.DEVNULL, start_new_session=True) as run:
-        try:
-            return run.wait(300) == 0
-        except subprocess.TimeoutExpired:
-            os.killpg(run.pid, signal.SIGKILL)
-            return False
+def tried(fault: tuple[Path, int, str, str]) -> str:
+    """What becomes of a fault: the first test that fails, of those that import its file first."""
+    path, line, what, text = fault
+    room = path.parent.name
+    own = re.compile(rf"shardwise\.{room}(?:\.| import .*\b){path.stem}\b")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "copy")
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "results"))
+        (copy / path).write_text(text)
+        tests = sorted((copy / "tests/unit").glob("*/test_*.py"))
+        tests.sort(key=lambda test: (not own.search(test.read_text()), test.parent.name != room))
+        words = ["timeout", "-s", "KILL", "1800", sys.executable, "-m", "pytest", "-x", "-q", "-n0"]
+        words += [*map(str, tests), "tests/workflow/test_local.py"]
+        found = os.environ | {"PYTHONPATH": str(copy / "scripts")}  # for the tests' processes too
+        done = subprocess.run(words, cwd=copy, env=found, stdout=-1, text=True, check=False)
+    test = re.search(r"^(?:FAILED|ERROR) (.{,100})", done.stdout, re.MULTILINE)
+    end = f"killed by {test[1] if test else done.returncode}" if done.returncode else "SURVIVED"
+    return f"{end}: {path}:{line}: {what}\n"
 
 
 def main() -> None:
-    """Try the faults and print whether each was killed or survived."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "copy"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "results"))
-        for path, line, what, text in drawn(int(*sys.argv[1:])):
-            (copy / path).write_text(text)
-            end = "survived" if passes(copy, path) else "killed"
-            shutil.copy2(ROOT / path, copy / path)
-            os.write(1, f"{end:8} {path}:{line}: {what}\n".encode())
+    """Try the faults, as many at once as there are cores, and print what became of each."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for told in pool.map(tried, drawn(int(*sys.argv[1:]))):
+            os.write(1, told.encode())
 
 
 if __name__ == "__main__":

@@ -61,8 +61,10 @@ def test_other_configs_are_listed_and_removed(two):
     assert files(root) == own | other
     clean(plan)
     assert files(root) == own
-    assert advice(plan) == ""
     assert Store(plan).missing() == []
+    for nbytes, told in (1228, False), (1229, True):  # a tenth of 6 KiB of copies, 6 of products
+        (plan.results.products / "00000-0123456789ab.npy").write_bytes(bytes(nbytes))
+        assert bool(advice(plan)) == told
 
 
 @pytest.mark.parametrize("harm", [

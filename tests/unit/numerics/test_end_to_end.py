@@ -27,19 +27,6 @@ def reduced(made, *names):
     return json.loads(made.results.summary.read_bytes())
 
 
-def forge(made, shard_id):
-    """Change one number in a shard's file, and update its checksum in receipt and ledger."""
-    path, receipt = (factories.file(made, kind, shard_id) for kind in ("product", "receipt"))
-    array = np.load(path, "r+")
-    array[-1].reshape(-1)[-1] += 1
-    array.flush()
-    file = json.loads(receipt.read_bytes())["file"]
-    pieces = file["row_bytes"], file["piece_bytes"]
-    file["checksum"] = checksum.file_checksum(path, npy.DATA_OFFSET, *pieces)
-    factories.rewritten(receipt, file=file)
-    ledger.write(made)
-
-
 def test_weights_never_change():
     """Receipts of different days and versions are compared, so all must use the same weights."""
     whole = [-640183754803002333, 870607051800945785, 573325905974314307]
@@ -66,7 +53,15 @@ def test_an_honest_run_is_proven_end_to_end(tmp_path, left, over):
 def test_a_file_changed_with_its_checksum_is_named(tmp_path, over):
     """Its checksum fits receipt and ledger, but its sum does not fit the receipt's witness."""
     made = computed(tmp_path, **over)
-    forge(made, "00001")
+    path, receipt = (factories.file(made, kind, "00001") for kind in ("product", "receipt"))
+    array = np.load(path, "r+")
+    array[-1].reshape(-1)[-1] += 1
+    array.flush()
+    file = json.loads(receipt.read_bytes())["file"]
+    pieces = file["row_bytes"], file["piece_bytes"]
+    file["checksum"] = checksum.file_checksum(path, npy.DATA_OFFSET, *pieces)
+    factories.rewritten(receipt, file=file)
+    ledger.write(made)
     with pytest.raises(IntegrityError, match=r"shard 00001: its file .*rm -f .*00001-.*json"):
         reduced(made)
     assert not made.results.summary.exists()
