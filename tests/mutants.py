@@ -72,7 +72,7 @@ def tried(fault: tuple[Path, int, str, str]) -> str:
         tests = sorted((copy / "tests/unit").glob("*/test_*.py"))
         tests.sort(key=lambda test: (not own.search(test.read_text()), test.parent.name != room))
         words = ["timeout", "-s", "KILL", "1800", sys.executable, "-m", "pytest", "-x", "-q", "-n0"]
-        words += [*map(str, tests), "tests/workflow/test_local.py"]
+        words += ["-o", "timeout_method=thread", *map(str, tests), "tests/workflow/test_local.py"]
         found = os.environ | {"PYTHONPATH": str(copy / "scripts")}  # for the tests' processes too
         done = subprocess.run(words, cwd=copy, env=found, stdout=-1, text=True, check=False)
     test = re.search(r"^(?:FAILED|ERROR) (.{,100})", done.stdout, re.MULTILINE)

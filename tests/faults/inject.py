@@ -123,12 +123,6 @@ def once(at: int, act: Callable[[Call], Any]) -> Fault:
     return lambda number, call: act(call) if number == at else call.do()
 
 
-def killed_half_way(call: Call) -> NoReturn:
-    """Die half-way through a write."""
-    call.half()
-    die()
-
-
 def terminated(call: Call) -> Any:
     """SIGTERM comes just before a call."""
     os.kill(os.getpid(), signal.SIGTERM)

@@ -5,7 +5,7 @@
 Under ``kill``, kill -9 strikes before each call, half-way through each write, and after the last
 call. (After any other call is before the next.) Under ``power`` all that no fsync has covered is
 lost as well. Under ``term`` SIGTERM strikes at 30 calls drawn with a fixed seed. Under ``errors``
-calls fail, wherever they can. EVERY is the stride over calls; renames fail at each call.
+calls fail, wherever they can. EVERY is the stride over calls; no rename is left out.
 The process forks for each try, so it has no Python threads. It prints one line of JSON: how often
 each fault was tried, how many tries each stage had, and what was wrong.
 """
@@ -67,14 +67,15 @@ def ends(way: str, kinds: list[str], every: int, folder: Path, aside: Path) -> T
         signal.signal(signal.SIGTERM, errors.terminate)  # handled as in a command line
         yield from ((TERM, at, once(at, inject.terminated)) for at in drawn)
         return
-    points = range(0, len(kinds) + 1, every)
+    renamed = [at + 1 for at, kind in enumerate(kinds) if kind in RENAMES]
+    points = sorted({*range(0, len(kinds), every), *renamed, len(kinds)})
     if way == "power":
         yield from ((POWER, at, inject.Power(at, folder, aside)) for at in points)
         return
-    for at in sorted({*points, len(kinds)}):
+    for at in points:
         yield KILL, at, once(at, lambda call: inject.die())
         if {*WRITES} & {*kinds[at : at + 1]}:
-            yield KILL, at, once(at, inject.killed_half_way)
+            yield KILL, at, once(at, lambda call: (call.half(), inject.die()))
 
 
 def failures(kinds: list[str], every: int) -> Tries:

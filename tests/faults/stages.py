@@ -21,9 +21,7 @@ from shardwise.reduce import reducer
 
 from tests import factories
 
-_VOLATILE = (
-    "started", "finished", "process", "attempt", "held", "proof", "digest", "made",
-)  # fmt: skip
+_VOLATILE = "started", "finished", "process", "attempt", "held", "proof", "digest", "made"
 """Keys whose values differ from run to run, and the digest of a receipt, which covers them."""
 
 STACK = factories.noise((6, 5, 5), "float32", seed=7)
@@ -73,7 +71,7 @@ def _touched(folder: Path) -> None:
 
 
 _in_place = partial(_made, materialize=False)
-_made_sum = partial(_made, keep="sum", materialize=False)
+_made_sum = partial(_made, keep="sum", materialize=False, product="A.T @ A")
 _made_synthetic = partial(_made, synthetic={"matrices": 4, "dim": 4, "dtype": "float32", "seed": 1})
 _first, _last = (lambda folder, name=name: _multiplied(folder, name) for name in SHARDS)
 _listed = (_made, _multiplied, _ledger)
@@ -92,7 +90,7 @@ STAGES: dict[str, tuple[Callable[[Path], object], ...]] = {
     "reduce": (*_listed, _reduced),
     "reduce over another": (*_listed_sum, _reduced, *_listed, _reduced),
 }
-"""Each stage, the last of some steps; all of them work in ``folder/results``."""
+"""Each stage, the last of some steps in ``folder/results``; another plan's sum has other bits."""
 
 
 def state(folder: Path) -> dict[str, bytes]:

@@ -266,9 +266,7 @@ class Zarr(Foreign):
         return np.asarray(zarr.open_array(self.input, mode="r", zarr_format=self.version)[:])
 
 
-READERS = {
-    "header": Header, "hdf5": Hdf5, "safetensors": Safetensors, "zarr": Zarr, "zarr2": Zarr,
-}  # fmt: skip
+READERS = {"header": Header, "hdf5": Hdf5, "safetensors": Safetensors, "zarr": Zarr, "zarr2": Zarr}
 
 
 def reader(name: str, folder: Path) -> Reader:

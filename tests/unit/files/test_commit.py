@@ -51,6 +51,20 @@ def test_no_error_of_the_disk_hides_what_ended_a_writer(tmp_path):
         raise ZeroDivisionError
 
 
+def test_a_receipt_in_another_folder_of_this_name_stays(tmp_path):
+    """Two folders were renamed while a file was written: this receipt is another run's."""
+    folder, receipt = tmp_path / "folder", tmp_path / "folder" / "a.json"
+
+    def write() -> None:
+        with commit(folder / "a", receipt=receipt):
+            folder.rename(tmp_path / "elsewhere")
+            folder.mkdir()
+            receipt.touch()
+
+    refusal(write, kind=FileNotFoundError)
+    assert receipt.exists()
+
+
 ABANDONED = """
 import os, sys, threading
 from pathlib import Path

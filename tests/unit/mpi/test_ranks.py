@@ -54,5 +54,5 @@ def test_signals_and_dead_ranks_leave_no_process(tmp_path, number):
     assert len(whole(made)) < 12
     processes.until(lambda: not processes.living(own))
     assert not made.results.claims.exists()
-    ended(started(made), 0)
+    assert " starting 1 ranks" in ended(started(made, "--dispatch=mpi", "--workers=node"), 0)
     assert is_right(made)

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -62,11 +61,6 @@ def receipt(made: pretend.Pretended, row: Shard, key: str = "", alone: bool = Fa
         (made.root / f"aside{suffix}").rename(made.root / "products" / name)
 
 
-def harmed(made: pretend.Pretended, row: Shard, how: Callable[[Path], object]) -> None:
-    """Damage a receipt, or its product."""
-    how(made.receipt(row.shard))
-
-
 STATES_BY_FILES = [
     ([], WAITING, ""),
     ([receipt], DONE, ""),
@@ -82,7 +76,8 @@ STATES_BY_FILES = [
     ([partial(fail, name="copy-{0.input_name}")], FAILED, "last"),
     ([partial(fail, name="{0.shard}-" + "0" * 12)], WAITING, ""),  # of another config
     *(([partial(begin, text=text)], WAITING, "") for text in ("\n", "nan\tn\t1\t\t\t")),
-    *(([receipt, partial(harmed, how=how)], DAMAGED, words) for how, words in (
+    *(([receipt, lambda made, row, how=how: how(made.receipt(row.shard))], DAMAGED, words)
+      for how, words in (
         (lambda r: r.write_bytes(r.read_bytes()[:-40]), "has changed since"),
         (factories.pipe, "is not a file"),
         (lambda r: r.with_suffix(".npy").write_bytes(b"short"), "has 5 bytes"),

@@ -12,7 +12,7 @@ def test_what_lacks_product_or_receipt_is_missing(tmp_path, shards):
     """Flat or in folders of a thousand; files of another plan, or of no run, do not count."""
     over = {"shards": shards, "materialize": False}
     made = factories.repeated(factories.plan(tmp_path, factories.stack((shards, 2, 2)), **over))
-    own, rows, results = Store(made), list(made.shards.values()), made.results
+    rows, results, own = list(made.shards.values()), made.results, Store(made)
     assert (results.products / "000").exists() == (shards > 1000)
     assert own.missing() == []
     results.receipt(rows[1].name).unlink()
@@ -21,8 +21,7 @@ def test_what_lacks_product_or_receipt_is_missing(tmp_path, shards):
     assert own.missing() == [rows[1].shard, rows[-1].shard]
     assert [own.is_whole(row.shard) for row in (rows[0], rows[1], rows[-1])] == [True, False, False]
     assert own.missing_copies() == list(made.shards)
-    over |= {"product": "A.T @ A", "input": str(tmp_path / "input.npy")}
-    other = factories.plan(tmp_path, **over)
+    other = factories.plan(tmp_path, product="A.T @ A", input=str(tmp_path / "input.npy"), **over)
     assert Store(other).missing() == list(other.shards)
     assert own.missing() == [rows[1].shard, rows[-1].shard]
 

@@ -148,16 +148,18 @@ def test_a_poison_shard_costs_itself_alone(tmp_path, devices):
 def test_a_device_on_which_all_processes_die_is_left(tmp_path):
     """It costs the shards of a few tries; another device computes the rest.
 
-    What the last one had claimed ahead may come back after the other worker has ended.
+    What the last one had claimed ahead may come back after the other worker has ended. The workers
+    share the processors.
     """
     kill = (
+        "assert os.environ['OMP_NUM_THREADS'] == '3'\n"
         f"if os.environ['CUDA_VISIBLE_DEVICES'] == '{fake_uuid(0)}':\n"
         "    (HERE / f'{first}.dies').touch()\n"
         "    os.kill(os.getpid(), 9)\n"
         "until(lambda: len(list(HERE.glob('*.dies'))) == 4)"  # else the other device is first
     )
     made = planned(tmp_path, kill)
-    said = pooled(made, code=75)
+    said = pooled(made, code=75, OMP_NUM_THREADS="6")
     assert SHARDS - 5 <= len(whole(made)) <= SHARDS - 4
     shards = (f"{number:05}" for number in whole(made))
     assert {factories.receipt(made, shard).device.uuid for shard in shards} == {fake_uuid(1)}
