@@ -18,7 +18,6 @@ from typing import Any
 
 from tests.factories import ROOT
 
-PACKAGE = "scripts/shardwise"
 SOURCES = (
     "records/store.py", "numerics/tree.py", "multiply/ring.py", "work/", "reduce/", "merge/",
     "plan/",
@@ -49,7 +48,7 @@ def faults(path: Path) -> list[tuple[ast.AST, Any, str, object]]:
 def drawn(seed: int) -> Iterator[tuple[Path, int, str, str]]:
     """Draw seven faults in each of `SOURCES`: file, line, what has changed, whole text."""
     chance = random.Random(seed)
-    for source in (ROOT / PACKAGE / name for name in SOURCES):
+    for source in (ROOT / "scripts/shardwise" / name for name in SOURCES):
         files = sorted(source.glob("*.py")) if source.is_dir() else [source]
         places = [(path, number) for path in files for number in range(len(faults(path)))]
         for path, number in chance.sample(places, 7):

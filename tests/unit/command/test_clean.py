@@ -44,8 +44,7 @@ def two(tmp_path) -> tuple[Plan, set[Path], set[Path]]:
     new = factories.computed(factories.plan(tmp_path, input=left, shards=2, product="A.T @ A"))
     Store(new).fail("reduce", TryAgain("no room"))
     mark(new.results.summed(new.key))
-    kept = ".shardwise", "plan.json", "plan.tsv", "sources.tsv", f"done/{old.key}"
-    plan = set(map(Path, kept))
+    plan = {*map(Path, (".shardwise", "plan.json", "plan.tsv", "sources.tsv", f"done/{old.key}"))}
     there = files(new.results.root)
     return new, there - before | plan, there & before - plan
 
@@ -105,7 +104,9 @@ def test_files_of_the_users_stay(two):
 def test_it_does_not_clean_beside_a_run_or_elsewhere(two):
     """A folder in which a run or a stage works, and one that no run made, stay as they are."""
     plan, own, other = two
-    for lock in (locks.take_lock(plan.results.running, ""), locks.hold_job_lock(plan.results)):
+    with locks.hold_job_lock(plan.results):
+        job = locks.hold_job_lock(plan.results)  # of another job, which outlives the first
+    for lock in (locks.take_lock(plan.results.running, ""), job):
         with lock, pytest.raises(TryAgain, match="is working"):
             clean(plan)
     plan.results.marker.unlink()
