@@ -1,5 +1,6 @@
 """Leases by real processes: never two on a device, none that outlives its task, traps refused."""
 
+import fcntl
 import itertools
 import json
 import os
@@ -18,7 +19,6 @@ from tests import factories
 from tests.processes import until
 
 UUID = "GPU-8f1a6c4e-0000-4000-8000-000000000001"
-PROGRAM = Path(__file__).parents[2] / "lease_program.py"
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -29,12 +29,11 @@ def test_never_two_tasks_on_a_device(folder, tmp_path, count):
     ends = ["exit", "kill", "kill", "orphan"]
     tasks = [(chance.uniform(0, 0.02), chance.choice(ends)) for _ in range(32)]
     given = {"uuids": uuids, "records": str(records), "tasks": tasks}
-    environ = os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}
-    line = [sys.executable, "-S", PROGRAM, json.dumps(given)]
-    subprocess.run(line, env=environ, check=True)
+    line = [sys.executable, "-S", factories.ROOT / "tests/lease_program.py", json.dumps(given)]
+    subprocess.run(line, env=os.environ | {"PYTHONPATH": str(factories.SCRIPTS)}, check=True)
     until(lambda: not any(choose.lease(uuid, look=True) for uuid in uuids))
-    lines = records.read_text().splitlines()
-    uses = [(uuid, float(b), float(e)) for uuid, b, e in map(str.split, lines)]
+    lines = map(str.split, records.read_text().splitlines())
+    uses = [(uuid, float(b), float(e)) for uuid, b, e in lines]
     assert len(uses) == 32
     assert {uuid for uuid, *_ in uses} == {*uuids}, "the tasks should have spread over the devices"
     for (one, _, end), (other, begin, _) in itertools.pairwise(sorted(uses)):
@@ -55,10 +54,9 @@ def test_a_signature_is_not_trusted(folder, text, holder):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be other users")
 def test_users_share_the_leases(folder, monkeypatch):
     """A lease of one user keeps the others off; afterwards its folder and file serve them."""
-    shared = Path(tempfile.mkdtemp(dir="/tmp"))
+    shared, held = Path(tempfile.mkdtemp(dir="/tmp")), []
     monkeypatch.setenv("SHARDWISE_LEASES", str(shared / "leases"))
     shared.chmod(0o777)
-    held = []
     monkeypatch.setattr(os, "set_inheritable", lambda descriptor, _: held.append(descriptor))
     try:
         for uid, other in ((12345, 23456), (23456, 12345), (0, 12345)):
@@ -86,7 +84,9 @@ def test_files_of_other_users_are_opened_without_creating(folder, monkeypatch):
         return opened(path, flags, *mode)
 
     choose.lease("other")
-    (folder / f"{UUID}.lease").touch()
+    with open(folder / f"{UUID}.lease", "x") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert choose.lease(UUID, look=True) is None, "one look keeps another off"
     monkeypatch.setattr(os, "open", protected)
     assert choose.lease(UUID) is None
 
