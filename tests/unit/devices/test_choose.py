@@ -68,6 +68,8 @@ def test_a_variable_that_cannot_be_meant_is_explained(job, name, value):
         take(job | {name: value})
     said = f"{name}={value!r} does not name devices of this node, which are: 0 ({A}), 1 ({B}), 2"
     assert said in str(refusal.value)
+    with pytest.raises(TryAgain, match="CUDA_VISIBLE_DEVICES='' does not name devices"):
+        take(SLURM)  # it sets no variable if it has granted no GPU
 
 
 @pytest.mark.parametrize(("prefer", "held", "barred", "taken"), [

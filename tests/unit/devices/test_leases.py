@@ -24,9 +24,8 @@ UUID = "GPU-8f1a6c4e-0000-4000-8000-000000000001"
 @pytest.mark.parametrize("count", [1, 3])
 def test_never_two_tasks_on_a_device(folder, tmp_path, count):
     """32 tasks on some devices. Many die by SIGKILL, some of these while a child works on."""
-    chance = random.Random(count)
+    chance, ends = random.Random(count), ["exit", "kill", "kill", "orphan"]
     uuids, records = [f"GPU-{i}" for i in range(count)], tmp_path / "records"
-    ends = ["exit", "kill", "kill", "orphan"]
     tasks = [(chance.uniform(0, 0.02), chance.choice(ends)) for _ in range(32)]
     given = {"uuids": uuids, "records": str(records), "tasks": tasks}
     line = [sys.executable, "-S", factories.ROOT / "tests/lease_program.py", json.dumps(given)]
@@ -76,7 +75,7 @@ def test_users_share_the_leases(folder, monkeypatch):
 
 def test_files_of_other_users_are_opened_without_creating(folder, monkeypatch):
     """If fs.protected_regular is set, the kernel refuses O_CREAT on them in a sticky folder."""
-    opened = os.open
+    opened, mask = os.open, os.umask(0o27)
 
     def protected(path, flags, *mode):
         if flags & os.O_CREAT and not flags & os.O_EXCL and os.path.exists(path):
@@ -89,6 +88,7 @@ def test_files_of_other_users_are_opened_without_creating(folder, monkeypatch):
         assert choose.lease(UUID, look=True) is None, "one look keeps another off"
     monkeypatch.setattr(os, "open", protected)
     assert choose.lease(UUID) is None
+    assert os.umask(mask) == 0o27, "files that this process creates later are open to all"
 
 
 @pytest.mark.parametrize(("lay", "message"), [

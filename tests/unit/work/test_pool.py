@@ -181,9 +181,7 @@ def test_no_worker_of_the_run_takes_a_device_that_failed(tmp_path):
     left = "it failed in this run, a new run may take it"
     for devices, code, words in ((1, 75, f"is wrong ({bad} of"), (1, 75, left), (2, 0, "written")):
         assert words in pooled(made, code=code, devices=devices, SHARDWISE_RUN=run)
-        assert [path.name for path in made.results.failed.glob("device-*")] == [
-            f"device-{bad}.json"
-        ]
+        assert [p.name for p in made.results.failed.glob("device-*")] == [f"device-{bad}.json"]
     assert {factories.receipt(made, shard).device.uuid for shard in made.shards} == {good}
     assert failed(made) == {}
 
