@@ -44,8 +44,7 @@ def test_signals_and_dead_ranks_leave_no_process(tmp_path, number):
     made = planned(tmp_path, SLOW, backend="auto")
     run = started(made, "--dispatch", "mpi", "--ranks", 2)
     processes.until((tmp_path / "at").exists)
-    plan = f"--plan={made.results.plan}"
-    own = [pid for pid in processes.running() if plan in processes.words(pid)]
+    own = [p for p in processes.running() if f"--plan={made.results.plan}" in processes.words(p)]
     if number == signal.SIGKILL:
         os.kill(min(processes.parents(own)), number)
     else:
