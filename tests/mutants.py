@@ -75,7 +75,7 @@ def tried(fault: tuple[Path, int, str, str]) -> str:
         found = os.environ | {"PYTHONPATH": str(copy / "scripts")}  # for the tests' processes too
         done = subprocess.run(words, cwd=copy, env=found, stdout=-1, text=True, check=False)
     test = re.search(r"^(?:FAILED|ERROR) (.{,100})", done.stdout, re.MULTILINE)
-    end = f"killed by {test[1] if test else done.returncode}" if done.returncode else "SURVIVED"
+    end = f"killed by {test[1] if test else 'a time limit'}" if done.returncode else "SURVIVED"
     return f"{end}: {path}:{line}: {what}\n"
 
 

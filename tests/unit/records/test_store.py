@@ -34,13 +34,14 @@ def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
         path.touch()
     assert (own.is_listed(), own.is_summed(["sum"])) == (True, False)
     store.mark(results.summed(made.key))
-    assert own.is_summed(["sum"])
     over = {"product": "A.T @ A", "input": str(tmp_path / "input.npy"), "shards": 2}
     other = factories.listed(factories.plan(tmp_path, **over))
     assert (own.is_listed(), Store(other).is_listed()) == (False, True)
     done = factories.run("multiply", "--plan", other.results.plan, "--shard", "00000")
     assert done.returncode == 0, done.stderr
     assert (own.is_summed(["sum"]), Store(other).is_listed()) == (True, False)
+    own.withdraw()
+    assert not own.is_summed(["sum"])
 
 
 def test_the_ledger_leaves_no_temporary_file_of_a_whole_shard(tmp_path):

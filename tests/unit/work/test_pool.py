@@ -146,10 +146,9 @@ def test_a_poison_shard_costs_itself_alone(tmp_path, devices):
 
 
 def test_a_device_on_which_all_processes_die_is_left(tmp_path):
-    """It costs the shards of a few tries; another device computes the rest.
+    """It costs a few shards; another device, with its half of the processors, computes the rest.
 
-    What the last one had claimed ahead may come back after the other worker has ended. The workers
-    share the processors.
+    What the last one had claimed ahead may come back after the other worker has ended.
     """
     kill = (
         "assert os.environ['OMP_NUM_THREADS'] == '3'\n"
