@@ -1,6 +1,5 @@
 """Names are never run as code, and nothing is written outside of the results folder."""
 
-import logging
 import os
 import shutil
 import subprocess
@@ -11,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from shardwise import errors
-from shardwise.command.__main__ import Shown
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
+from shardwise.host import SCRIPTS
 from shardwise.plan import plan_file, planner
 from shardwise.work import array
 
@@ -115,5 +114,6 @@ def test_no_text_steers_the_terminal():
     """Messages and tracebacks are shown as text, and one function alone writes them."""
     text = "in/\x1b]0;x\x07\x9b2J\r\u202ea\tb\nc é"
     assert errors.shown(text) == r"in/\x1b]0;x\x07\x9b2J\r\u202ea" + "\tb\nc é"
-    record = logging.makeLogRecord({"msg": text})
-    assert Shown("%(message)s").format(record) == errors.shown(text)
+    line = [sys.executable, str(SCRIPTS / "ledger.py"), f"--plan={text}/plan.tsv"]
+    said = subprocess.run(line, capture_output=True, text=True, check=False).stderr
+    assert (r"in/\x1b]0;x\x07" in said, "\x1b" in said) == (True, False)
