@@ -1,5 +1,7 @@
 """The bytes that a task takes, and how many matrices it holds at once: known before it starts.
 
+`Run.mib` turns them into the memory that a job asks for.
+
 A *batch* is the matrices in one slot of the ring: they are read, multiplied and written at once.
 Slots and batches change no bits, so they may shrink while memory is short.
 """

@@ -87,7 +87,10 @@ def read(path: Path) -> Failure | None:
 
 
 def needs_user(failure: Failure) -> bool:
-    """Whether the user has to act before another try: bad input, or a file that is not whole."""
+    """Whether the user has to act before another try: bad input, or a file that is not whole.
+
+    Then `progress` ends a job's tries, and `claims.with_hope` those of a shard.
+    """
     return failure.code in (InputError.exit_code, IntegrityError.exit_code)
 
 

@@ -85,7 +85,7 @@ class Store:
         return self.results.product(name).exists() and self.results.receipt(name).exists()
 
     def others(self) -> Iterator[Path]:
-        """Files of other configs, but for the marker of a sum; nothing is opened."""
+        """Files of other configs or cuts, which `stages.clean` removes; nothing is opened."""
         plan, rows = self.plan, self.plan.shards.values()
         own = {plan.key, *(row.name for row in rows), *(row.input_name for row in rows)}
         for top in (self.results.products, self.results.shards, self.results.failed):

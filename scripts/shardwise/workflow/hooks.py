@@ -1,4 +1,4 @@
-"""All changes to Snakemake's behavior, except for Grid Engine.
+"""All changes to Snakemake's behavior, but for Grid Engine, and useless tries (progress.py).
 
 Each function says what Snakemake assumes, what we need, and how we get it.
 """

@@ -1,6 +1,7 @@
 """What a user sees of a run: how far it is; at the end, failures and what to do.
 
-It follows the run through Snakemake's log events and the files in its results folder.
+It follows the run through Snakemake's log events and the files in its results folder, and ends the
+tries of a job whose user has to act first.
 """
 
 import atexit
