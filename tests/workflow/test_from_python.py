@@ -51,7 +51,7 @@ def test_a_run_shows_its_lines_and_opens_its_results(
     assert last.startswith("shardwise: done: mine/sum.npy")
     Path("stack.npy").touch()
     done = subprocess.run(first, shell=True, capture_output=True, text=True, check=True)
-    assert "2 of 2 shards kept earlier products of the same matrices" in done.stderr
+    assert "2 of 2 products are earlier ones of the same matrices" in done.stderr
 
 
 @pytest.mark.parametrize(("start", "keys", "words"), [

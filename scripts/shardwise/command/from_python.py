@@ -6,6 +6,7 @@ Snakemake runs in a child process, as it cannot run twice in one. Its output is 
 import json
 import os
 import signal
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from shardwise.processes import contain
 
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
 
+_LINES = 20  # of output that are kept for an error of Snakemake's own
 _OUTPUT = {"stdout": PIPE, "stderr": STDOUT, "encoding": "utf-8", "errors": "replace"}
 
 
@@ -66,13 +68,14 @@ def follow(settings: Settings, profile: str, *words: str) -> None:
         new.write(json.dumps(vars(settings), indent=1).encode())
     # An empty --config overrides what a profile says of the config.
     own = ["--replace-workflow-config", "--configfile", str(file), "--config"]
-    line = snakemake_line(profile, [*own, *words])
+    line, lines = snakemake_line(profile, [*own, *words]), deque[str](maxlen=_LINES)
     with TemporaryFile() as left:
         given = os.environ | {LAST_WORDS: str(left.fileno())}
         with begin(line, env=given, pass_fds=[left.fileno()], **_OUTPUT) as child:
 
             def show() -> None:
                 for text in child.stdout or ():
+                    lines.append(text)
                     tell(text.rstrip("\n"))
 
             try:
@@ -85,5 +88,5 @@ def follow(settings: Settings, profile: str, *words: str) -> None:
         left.seek(0)
         told = left.read().decode()
     if code := child.returncode:
-        how = contain.words(code) if code < 0 else f"ended with {code}: see its messages above"
-        raise of_code(code, told or f"Snakemake {how}")
+        how = contain.words(code) if code < 0 else f"ended with {code}"
+        raise of_code(code, told or f"Snakemake {how}\n{''.join(lines)}".strip())

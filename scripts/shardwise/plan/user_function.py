@@ -167,8 +167,8 @@ def _failure(what: str, error: BaseException) -> str:
         file = frames[0].filename
         frame = [frame for frame in frames if frame.filename == file][-1]
         last += f" ({os.path.basename(file)}, line {frame.lineno}, in {frame.name.strip('<>')})"
-        if isinstance(error, ImportError):
-            where = for_bash(Path(file).parent)
+        if isinstance(error, ModuleNotFoundError):
+            where = f'{for_bash(Path(file).parent)}"${{PYTHONPATH:+:$PYTHONPATH}}"'
             last += f"; export PYTHONPATH={where} if it lies there, else install it on every node"
     lines = traceback.format_exception(type(error), error, begin)
     return f"product: {what}: {last}\n{''.join(lines).rstrip()}"

@@ -61,7 +61,7 @@ def note(
     if len(words := one_line(words)) > _LETTERS:
         # It may hold a command that users paste: cut no name of a file, and add no word to it.
         words = f"{words[:_LETTERS].rpartition(' ')[0] or words[:99]}; … (the log has the rest)"
-    place = os.path.relpath(log, results.root) if log and log.exists() else None
+    place = os.path.relpath(log, results.root) if log and os.path.exists(log) else None
     failure = Failure(name, code, words, host.node(), time.time(),
                       device, attempt, this_run(), place)  # fmt: skip
     suspect = [f"{DEVICE}{device}"] if device and getattr(error, "suspect", False) else []

@@ -37,7 +37,7 @@ def write(plan: Plan) -> None:
     with commit(plan.results.ledger) as file:
         file.write(format_table(made))
     kept = sum(own.adopted is not None for own in made)
-    words = f"{kept} of {len(made)} shards kept earlier products of the same matrices"
+    words = f"{kept} of {len(made)} products are earlier ones of the same matrices"
     store.mark(marker, [words] if kept else ())
 
 

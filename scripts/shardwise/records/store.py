@@ -177,7 +177,8 @@ class Store:
 
     def failed(self, parts: Iterable[str]) -> dict[str, Failure]:
         """The failures of some of many parts in this run, in the order of the parts."""
-        there = list_names(self.results.failed)
+        if not (there := list_names(self.results.failed)):
+            return {}
         found = {p: self.failure(p) for p in parts if f"{place(self._name(p))}.json" in there}
         return {part: why for part, why in found.items() if why}
 

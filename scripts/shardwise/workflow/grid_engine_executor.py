@@ -43,18 +43,24 @@ exit "$code"
 
 def begin(run: Any, executor: Any) -> None:
     """Make the executor of ``profiles/uge`` submit its jobs through this module."""
-    os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
-    folder = CACHE / "uge" / os.urandom(3).hex()
-    executor.submissions = Submissions(run, folder.absolute())
-    atexit.register(executor.submissions.cancel)
-    executor.jobscript = JOBSCRIPT.replace("{script}", executor.jobscript)
+    if executor.submissions is None:
+        os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
+        folder = CACHE / "uge" / os.urandom(3).hex()
+        executor.submissions = Submissions(folder.absolute())
+        atexit.register(executor.submissions.cancel)
+        executor.jobscript = JOBSCRIPT.replace("{script}", executor.jobscript)
+    executor.submissions.runs.append(run)
 
 
 class Submissions:
-    """The jobs of one run; their names begin with a prefix that ``runs.tsv`` notes."""
+    """The jobs of all ``runs`` in this process: each is a module that uses this workflow.
 
-    def __init__(self, run: Any, folder: Path) -> None:
-        self._run, self._folder, self._prefix = run, folder, f"sw-{folder.name}-"
+    Their names begin with a prefix that ``runs.tsv`` notes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.runs: list[Any] = []
+        self._folder, self._prefix = folder, f"sw-{folder.name}-"
         self._unended = set[str]()  # names of jobs
         self._seen: dict[str, float] = {}  # when a job last waited or worked, by number
         self._queued = set[str]()  # the numbers of those in the queue
@@ -67,7 +73,8 @@ class Submissions:
         may have arrived although its answer did not, so look for the job first.
         """
         if not self._folder.exists():
-            schedulers.remember(self._run.results, "uge", self._prefix)
+            for run in self.runs:
+                schedulers.remember(run.results, "uge", self._prefix)
             self._folder.mkdir(parents=True)
         name, unheard = self._name(job), False
         self._unended.add(name)
@@ -86,7 +93,7 @@ class Submissions:
                 raise TryAgain(f"qsub answered {answer.strip()!r}, not the number of a job")
             except InputError as error:
                 self._unended.discard(name)
-                self._run.failures_of(job, preflight.refused(job.rule.name, error))
+                self._note(job, preflight.refused(job.rule.name, error))
                 return "", str(error)
             except TryAgain as error:
                 unheard = True
@@ -141,8 +148,14 @@ class Submissions:
         self._unended.discard(name)
         if code == "0":
             return "success"
-        self._run.failures_of(info.job, TryAgain(f"the scheduler says {why}"))
+        self._note(info.job, TryAgain(f"the scheduler says {why}"))
         return why
+
+    def _note(self, job: Any, error: Exception) -> None:
+        """Write why a job has failed, unless the job has done so."""
+        with suppress(OSError):  # then the run notes it once more, in its own thread
+            for run in self.runs:
+                run.failures_of(job, error)
 
     def cancel(self) -> None:
         """Delete all jobs of the run from a separate process, if some were not seen to end."""

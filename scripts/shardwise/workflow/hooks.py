@@ -14,6 +14,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,7 +50,8 @@ def tell_last(text: str, before: str = "") -> None:
     """Tell the last words of a run, also to the Python program that has begun it, if one has."""
     errors.tell(before + text)
     if _LAST_WORDS:
-        os.write(int(_LAST_WORDS), errors.shown(text).encode(errors="replace"))
+        with suppress(OSError):  # its disk may be full
+            os.write(int(_LAST_WORDS), errors.shown(text).encode(errors="replace"))
 
 
 def refuse_repeated(words: Sequence[str]) -> None:

@@ -156,8 +156,13 @@ class Run:
         return f"{words} --run-time {seconds}" if seconds else words
 
     def failures_of(self, job: Any, otherwise: Exception) -> tuple[list[Failure], bool]:
-        """A job's failures in this run, else this one, then noted; and if all its work failed."""
-        part = stage = self.stages.get(job.rule.name, job.rule.name)
+        """A job's failures in this run, else this one, then noted; and if all its work failed.
+
+        Nothing for a job of another module or of a rule of the user's.
+        """
+        if job.rule.name not in self.stages:
+            return [], False
+        part = stage = self.stages[job.rule.name]
         if job.rule.name == self.rule_for_all:
             part, missing = WORKER, self.store.missing()
             if found := self.store.failed(missing):

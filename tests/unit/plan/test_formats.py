@@ -367,6 +367,8 @@ REFUSALS = {title: (make, told) for title, make, told in (
     ("compressed twice", _h5(_compressed_twice), "the HDF5 filter 1, which"),
     ("a group of Zarr", lambda p: lookup.file_of(grouped(p, noise(SHAPE))),
      "may hold several arrays; name one of .*/g.zarr:run/frames"),
+    ("an empty group of Zarr", lambda p: str(zarr.open_group(p / "e.zarr", mode="w").store.root),
+     "e.zarr: is not a Zarr array; name one, such as"),
     ("no length", spoiled(edited(chunks=[0, 8, 5]), 2), r"its metadata says chunks of \(0, 8, 5\)"),
     ("a codec that unpickles", spoiled(edited(filters=[{"id": "pickle"}]), 2), "codec pickle coul"),
     ("no such tensor", lambda p: tensors(p, noise(SHAPE)) + "2", "name one of .*tensors:frames"),

@@ -56,7 +56,8 @@ class Grid:
         self.told: list[str] = []  # as the job's failure
         run = SimpleNamespace(results=Results(Path("results")))
         run.failures_of = lambda job, error: self.told.append(f"{job.name}: {error}")
-        self.submissions = executor.Submissions(run, self.run)
+        self.submissions = executor.Submissions(self.run)
+        self.submissions.runs.append(run)
         self.job = SimpleNamespace(external_jobid=None, job=job(uge_gpu="-l gpu=1"))
 
     def once(self, name: str, script: str) -> None:

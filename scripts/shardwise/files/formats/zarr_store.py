@@ -7,8 +7,7 @@ import operator
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -57,9 +56,15 @@ def metadata_of(store: str, inside: str) -> str:
     for path in (f"{folder}/{name}" for name in ZARR_METADATA):
         if is_array(path):
             return path
-    found = [p for p in sorted(Path(store).rglob("*zarr*")) if p.name in ZARR_METADATA]
-    if arrays := [str(p.parent.relative_to(store)) for p in found if is_array(str(p))]:
-        raise choose_one(store, inside, arrays)
+    arrays = []
+    for place, below, names in os.walk(store):
+        for path in (os.path.join(place, name) for name in ZARR_METADATA if name in names):
+            with suppress(InputError):  # it is damaged, but not the one that was asked for
+                if is_array(path):
+                    arrays.append(os.path.relpath(place, store))
+                    below.clear()  # the folders of its chunks
+    if arrays and arrays != ["."]:
+        raise choose_one(store, inside, sorted(arrays))
     words = "is not a Zarr array; name one, such as run.zarr:group/array, or a .npy file"
     raise InputError(f"{folder}: {words}")
 
