@@ -106,7 +106,7 @@ def test_what_slurm_says_of_a_job_is_an_error(said, words, code):
 
 
 def test_what_a_scheduler_says_of_a_job_is_its_failure_if_it_left_none(tmp_path):
-    """Under our name of its rule; the first word counts."""
+    """Under our name of its rule; the first word counts. One of another module's job is not ours."""
     made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
     run = SimpleNamespace(stages={"two_shard": "shard"}, rule_for_all=None, store=Store(made))
     rule = SimpleNamespace(name="two_shard")
@@ -116,3 +116,5 @@ def test_what_a_scheduler_says_of_a_job_is_its_failure_if_it_left_none(tmp_path)
     assert told == ([failure := failures.read(made.results.failure(name))], True)
     assert (failure.code, failure.reason, failure.attempt) == (75, "the scheduler says TIMEOUT", 2)
     assert Run.failures_of(run, job, TryAgain("the scheduler says CANCELLED")) == told
+    rule.name = "one_shard"
+    assert Run.failures_of(run, job, TryAgain("refused")) == ([], False)
