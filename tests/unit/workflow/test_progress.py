@@ -106,7 +106,7 @@ def test_what_slurm_says_of_a_job_is_an_error(said, words, code):
 
 
 def test_what_a_scheduler_says_of_a_job_is_its_failure_if_it_left_none(tmp_path):
-    """Under our name of its rule; the first word counts. One of another module's job is not ours."""
+    """Under our name of its rule; the first word counts. Those of other modules are not ours."""
     made = factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2)
     run = SimpleNamespace(stages={"two_shard": "shard"}, rule_for_all=None, store=Store(made))
     rule = SimpleNamespace(name="two_shard")
