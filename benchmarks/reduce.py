@@ -112,7 +112,7 @@ def turn(comm: Any, add: Callable[..., None], plan: Any, cold: bool) -> tuple[fl
 def rank(options: argparse.Namespace) -> None:
     """Measure in this world; rank 0 prints seconds and MiB by peer and round."""
     from mpi4py import MPI
-    from shardwise.plan import plan_file
+    from shardwise.plan import plan as plan_file
 
     comm, plan = MPI.COMM_WORLD, plan_file.load(Path(options.plan))
     peers = (shardwise, plain_loop, one_process)

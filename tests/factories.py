@@ -15,9 +15,10 @@ from shardwise.files.extents import OpenFiles
 from shardwise.files.paths import SUMS
 from shardwise.multiply import copy, job
 from shardwise.numerics import gemm
-from shardwise.plan import config, plan_file, planner
+from shardwise.plan import config, planner
+from shardwise.plan import plan as plan_file
 from shardwise.plan.config import Settings
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.plan.problem import PRODUCTS
 from shardwise.plan.stack import StackReader
 from shardwise.records import ledger, receipts

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from shardwise.files.paths import Results
 from shardwise.observe.status import Device, Status, look
-from shardwise.plan.plan_file import Plan, Shard
+from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures, ledger, receipts
 from shardwise.records.failures import Failure
 

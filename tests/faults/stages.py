@@ -13,7 +13,8 @@ from shardwise.files.npy import read_header
 from shardwise.files.paths import Results
 from shardwise.multiply import copy as copies
 from shardwise.multiply import job
-from shardwise.plan import memory, plan_file, planner
+from shardwise.plan import memory, planner
+from shardwise.plan import plan as plan_file
 from shardwise.records import ledger, locks, receipts
 from shardwise.records.receipts import ArrayFile, SumReceipt
 from shardwise.records.store import Store

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from shardwise import errors
-from shardwise.plan import plan_file
+from shardwise.plan import plan as plan_file
 
 from tests import factories
 from tests.factories import leftovers, mpirun, run, stack

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from shardwise.files.checksum import PieceChecksum
 from shardwise.plan import config
-from shardwise.plan.plan_file import ShardSettings
+from shardwise.plan.plan import ShardSettings
 
 from tests import factories
 from tests.faults import table

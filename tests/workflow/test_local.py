@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import zarr
-from shardwise.plan import plan_file
+from shardwise.plan import plan as plan_file
 
 from tests import factories, objects
 from tests.workspace import Workspace

@@ -8,7 +8,7 @@ from shardwise.command.from_python import follow
 from shardwise.errors import InputError
 from shardwise.plan import planner
 from shardwise.plan.config import Settings
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.records.quote import amounts, quote
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes, seconds

@@ -21,7 +21,8 @@ from shardwise.errors import InputError, of_code, short, tell
 from shardwise.files.commit import commit
 from shardwise.files.paths import CACHE
 from shardwise.host import LAST_WORDS
-from shardwise.plan import config_file, plan_file
+from shardwise.plan import config_file
+from shardwise.plan import plan as plan_file
 from shardwise.plan.config import Settings, config_files, load
 from shardwise.processes import contain
 

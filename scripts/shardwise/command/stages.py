@@ -13,7 +13,8 @@ from pathlib import Path
 from shardwise.errors import InputError, ShardwiseError, TryAgain, log, of_code, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import CACHE, Results, for_bash
-from shardwise.plan import config, plan_file
+from shardwise.plan import config
+from shardwise.plan import plan as plan_file
 from shardwise.records import failures, locks
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes

@@ -21,7 +21,7 @@ from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.numerics import covariance, statistics
-from shardwise.plan import plan_file
+from shardwise.plan import plan as plan_file
 from shardwise.plan.covariance import count_rows
 from shardwise.plan.per_matrix import Key, Label, PerMatrix
 from shardwise.plan.problem import ITEM_BYTES, OF_SUMS

@@ -18,7 +18,7 @@ import msgspec
 from shardwise.errors import ShardwiseError, writing
 from shardwise.files.commit import publish, remove_leftovers, temporary_for
 from shardwise.multiply.copy import factors_of, in_parts
-from shardwise.plan.plan_file import Plan, Shard
+from shardwise.plan.plan import Plan, Shard
 from shardwise.plan.stack import InputFiles
 from shardwise.records import receipts
 from shardwise.records.receipts import ProductReceipt

@@ -15,7 +15,7 @@ from shardwise.files.extents import Extent, OpenFile, OpenFiles
 from shardwise.files.npy import StackWriter
 from shardwise.pace import Pace
 from shardwise.plan import memory
-from shardwise.plan.plan_file import Plan, Shard, Source, between
+from shardwise.plan.plan import Plan, Shard, Source, between
 from shardwise.plan.stack import InputFiles, StackReader, synthetic_matrix
 from shardwise.records import receipts
 

@@ -25,7 +25,7 @@ from shardwise.multiply.operation import Machine
 from shardwise.multiply.ring import Ring, settle
 from shardwise.pace import Pace
 from shardwise.plan import memory
-from shardwise.plan.plan_file import Plan, Shard, Source, between
+from shardwise.plan.plan import Plan, Shard, Source, between
 from shardwise.plan.stack import InputFiles
 from shardwise.records import failures, receipts
 from shardwise.records.failures import note_start

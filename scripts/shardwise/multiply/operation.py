@@ -19,7 +19,7 @@ from shardwise.numerics.tolerances import VECTORS
 from shardwise.numerics.tree import reals
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import user_function
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.plan.problem import Problem
 from shardwise.processes import threads
 from shardwise.records import receipts

@@ -22,7 +22,7 @@ from shardwise.multiply.operation import Batch, Machine, Multiplication, UserFun
 from shardwise.numerics.tree import TreeSum
 from shardwise.numerics.xxh3 import Fragment
 from shardwise.plan import memory
-from shardwise.plan.plan_file import Plan, Shard
+from shardwise.plan.plan import Plan, Shard
 from shardwise.units import human_bytes
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.plan.covariance import count_rows
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 
 
 class Covariance:

@@ -12,8 +12,8 @@ from typing import Any
 from shardwise.errors import IntegrityError, log, one_line, some
 from shardwise.files import small
 from shardwise.files.paths import Results, for_bash
-from shardwise.plan import plan_file
-from shardwise.plan.plan_file import Plan, Shard, label_text
+from shardwise.plan import plan as plan_file
+from shardwise.plan.plan import Plan, Shard, label_text
 from shardwise.records import ledger, receipts
 from shardwise.records.receipts import ArrayFile, ProductReceipt, StackReceipt, SumReceipt
 from shardwise.records.store import Store

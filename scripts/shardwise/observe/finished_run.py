@@ -9,7 +9,7 @@ import pandas as pd
 from shardwise.errors import InputError
 from shardwise.files.paths import SUMS, Results
 from shardwise.observe import audit
-from shardwise.plan import plan_file
+from shardwise.plan import plan as plan_file
 from shardwise.records.store import Store
 
 

@@ -24,8 +24,8 @@ import msgspec
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, one_line
 from shardwise.files import small
 from shardwise.files.paths import Results, list_names, place, stamp
-from shardwise.plan import plan_file
-from shardwise.plan.plan_file import Plan
+from shardwise.plan import plan as plan_file
+from shardwise.plan.plan import Plan
 from shardwise.records import failures, ledger, locks, receipts
 from shardwise.records.failures import Failure, last_start
 from shardwise.records.receipts import SumReceipt

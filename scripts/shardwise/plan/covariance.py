@@ -10,7 +10,7 @@ import numpy as np
 from shardwise.errors import InputError
 from shardwise.plan import per_matrix
 from shardwise.plan.config import Settings
-from shardwise.plan.plan_file import Covariance
+from shardwise.plan.plan import Covariance
 from shardwise.plan.problem import Problem, sum_dtype
 from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import MIB

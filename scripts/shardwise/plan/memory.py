@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shardwise.files import pieces
 from shardwise.plan.cut import count_nodes, most_held, power_of_two
-from shardwise.plan.plan_file import Plan, ShardSettings
+from shardwise.plan.plan import Plan, ShardSettings
 from shardwise.plan.problem import ITEM_BYTES, Problem
 from shardwise.units import MIB
 

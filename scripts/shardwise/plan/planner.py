@@ -21,10 +21,11 @@ from shardwise.files.npy import Header
 from shardwise.files.paths import Results, for_bash, id_digits
 from shardwise.files.remote import is_url
 from shardwise.files.small import mark, refuse_links
-from shardwise.plan import covariance, cut, memory, per_matrix, plan_file, user_function
+from shardwise.plan import covariance, cut, memory, per_matrix, user_function
+from shardwise.plan import plan as plan_file
 from shardwise.plan.config import NO_PLAN, Settings
 from shardwise.plan.per_matrix import PerMatrix
-from shardwise.plan.plan_file import Facts, Plan, Shard, ShardSettings, Source
+from shardwise.plan.plan import Facts, Plan, Shard, ShardSettings, Source
 from shardwise.plan.problem import Problem, check, function_parts
 from shardwise.plan.sources import labels_of_sheet, right_of, stack_of
 from shardwise.plan.stack import Stack, first_rows

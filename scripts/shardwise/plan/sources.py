@@ -23,7 +23,7 @@ from shardwise.files.formats import registry
 from shardwise.files.lookup import ZARR, Status, file_of, split
 from shardwise.files.npy import Header, read_header
 from shardwise.plan.config import Settings
-from shardwise.plan.plan_file import Source
+from shardwise.plan.plan import Source
 from shardwise.plan.stack import Stack, decoded_bytes
 from shardwise.units import human_bytes
 

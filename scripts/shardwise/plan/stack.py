@@ -19,7 +19,7 @@ from shardwise.files.npy import Header, read_matrices
 from shardwise.files.paths import for_bash
 from shardwise.plan import memory
 from shardwise.plan.config import Settings
-from shardwise.plan.plan_file import Source, between
+from shardwise.plan.plan import Source, between
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.errors import IntegrityError
 from shardwise.files.commit import commit
 from shardwise.files.paths import folders, for_bash
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.records import store
 from shardwise.records.receipts import ProductReceipt
 from shardwise.records.store import WORKER, Store

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.files.paths import stamp
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
 from shardwise.records.store import Store
 from shardwise.units import human_bytes

@@ -16,7 +16,7 @@ from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.paths import list_names, place
-from shardwise.plan.plan_file import Plan, Shard
+from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 

@@ -26,9 +26,10 @@ from shardwise.mpi.together import agree, merge, mpi_version, on_root, xor
 from shardwise.numerics import covariance, end_to_end, statistics
 from shardwise.numerics.statistics import Statistic
 from shardwise.pace import Pace
-from shardwise.plan import memory, plan_file
+from shardwise.plan import memory
+from shardwise.plan import plan as plan_file
 from shardwise.plan import problem as plan_problem
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES
 from shardwise.records import ledger, receipts, store
 from shardwise.records.locks import take_lock

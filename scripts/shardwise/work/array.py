@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shardwise.errors import InputError, TryAgain
 from shardwise.host import SCRIPTS
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 from shardwise.records import failures
 from shardwise.records.store import Store

@@ -19,7 +19,7 @@ from pathlib import Path
 from shardwise import host
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import Results
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.store import Store
 

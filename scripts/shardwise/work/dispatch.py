@@ -14,8 +14,8 @@ from shardwise.devices import choose
 from shardwise.errors import InputError, TryAgain
 from shardwise.files.paths import list_names, place
 from shardwise.mpi import launch, together
-from shardwise.plan import plan_file
-from shardwise.plan.plan_file import Plan
+from shardwise.plan import plan as plan_file
+from shardwise.plan.plan import Plan
 from shardwise.processes import contain
 from shardwise.records import failures, locks
 from shardwise.records.failures import Failure

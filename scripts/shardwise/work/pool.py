@@ -15,7 +15,7 @@ from types import FrameType
 
 from shardwise.errors import TryAgain
 from shardwise.host import SCRIPTS
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.processes import contain, threads
 from shardwise.records.failures import last_start
 from shardwise.records.store import WORKER, Store

@@ -20,7 +20,7 @@ from shardwise.devices import choose
 from shardwise.errors import DeviceFailed, TryAgain
 from shardwise.files import commit
 from shardwise.multiply.job import Session, ShardJob
-from shardwise.plan.plan_file import Plan, Shard
+from shardwise.plan.plan import Plan, Shard
 from shardwise.processes import contain
 from shardwise.records import failures
 from shardwise.records.store import WORKER, Store

@@ -19,9 +19,10 @@ from typing import Any
 
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.files.paths import CACHE, Results, list_names, place, wildcards
-from shardwise.plan import cut, memory, plan_file
+from shardwise.plan import cut, memory
+from shardwise.plan import plan as plan_file
 from shardwise.plan.config import unchecked
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.records.quote import advice, amounts

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from shardwise.command import stages
 from shardwise.errors import InputError, TryAgain
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.records import locks
 from shardwise.records.quote import advice
 from shardwise.records.store import Store, mark

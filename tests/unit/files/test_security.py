@@ -14,7 +14,8 @@ from shardwise.errors import InputError, IntegrityError
 from shardwise.files import small as small_files
 from shardwise.files.paths import Results, for_bash
 from shardwise.host import SCRIPTS
-from shardwise.plan import plan_file, planner
+from shardwise.plan import plan as plan_file
+from shardwise.plan import planner
 from shardwise.work import array
 
 from tests import factories

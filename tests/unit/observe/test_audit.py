@@ -16,7 +16,8 @@ from shardwise.files.paths import Results
 from shardwise.multiply import job
 from shardwise.observe import audit
 from shardwise.observe.status import look
-from shardwise.plan import config, plan_file
+from shardwise.plan import config
+from shardwise.plan import plan as plan_file
 from shardwise.records import receipts
 from shardwise.units import human_bytes
 

@@ -20,7 +20,7 @@ from shardwise.observe.status import (
     by_cause,
     look,
 )
-from shardwise.plan.plan_file import Shard
+from shardwise.plan.plan import Shard
 from shardwise.records import locks
 from shardwise.records.failures import Failure
 

@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
 from shardwise.files import small, tables
-from shardwise.plan import plan_file, planner
-from shardwise.plan.plan_file import Source
+from shardwise.plan import plan as plan_file
+from shardwise.plan import planner
+from shardwise.plan.plan import Source
 
 from tests import factories
 from tests.factories import save, settings, stack

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardwise.errors import IntegrityError
 from shardwise.files import lookup, npy
 from shardwise.files.extents import OpenFiles
-from shardwise.plan import plan_file
+from shardwise.plan import plan as plan_file
 from shardwise.plan.sources import stack_of
 from shardwise.plan.stack import StackReader
 

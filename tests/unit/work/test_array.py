@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from shardwise.errors import InputError, TryAgain
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.work.schedulers import QueueFull, refusal
 

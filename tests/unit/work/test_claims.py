@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, of_code
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.records.store import Store
 from shardwise.work import claims
 from shardwise.work.claims import Claims, Round

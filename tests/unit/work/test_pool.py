@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shardwise.errors import TryAgain
-from shardwise.plan.plan_file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
 from shardwise.records.store import Store

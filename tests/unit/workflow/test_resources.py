@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 import yaml
-from shardwise.plan import plan_file
+from shardwise.plan import plan as plan_file
 from shardwise.workflow import run as runs
 from shardwise.workflow.run import Run
 
