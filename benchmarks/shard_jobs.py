@@ -79,9 +79,11 @@ def write_files(folder: Path, row: Task) -> list[Path]:
     return files
 
 
-def turn(task: Task, pools: list[ProcessPoolExecutor]) -> tuple[float, Any]:
+def turn(task: Task, folder: Path, pools: list[ProcessPoolExecutor]) -> tuple[float, Any]:
     """GB per second of all processes of a peer, and the first row of their sum, or None."""
     harness.drop(map(Path, set(task.files) if task.where == "cold" else []))
+    for old in (*folder.rglob("result"), *folder.rglob("products/*.npy")):
+        old.unlink()  # a run has none: to free the blocks of a large file takes a disk some time
     os.sync()
     began = time.perf_counter()
     answers = [pool.submit(peers.turn) for pool in pools]
@@ -102,7 +104,7 @@ def measure(own: dict[str, Task], gpus: list[str], rounds: int) -> dict[str, flo
                 for part, (pool, gpu) in enumerate(zip(pools, gpus, strict=True)):
                     mine = replace(task, folder=f"{folder}/{part}", part=part, parts=len(gpus))
                     pool.submit(peers.begin, mine, gpu).result()
-                turns[name] = functools.partial(turn, task, pools)
+                turns[name] = functools.partial(turn, task, Path(folder), pools)
             except Exception as error:
                 harness.note(f"{name}: {error!r}")
         found = harness.in_turn(turns, rounds)

@@ -130,7 +130,7 @@ class Transfer:
                     self._error = OSError(number, os.strerror(number), self._path)
                     if "CUDA" in str(error) or "CUresult" in str(error):
                         self._error = DeviceFailed(str(error))
-                self._future = self._raw = None
+                self._future = self._file = self._raw = None
         if self._error is not None:
             raise self._error
 

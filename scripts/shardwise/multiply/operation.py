@@ -228,8 +228,16 @@ def _signed(block: Any) -> Any:
 
 def largest(xp: Any, stack: Any) -> Any:
     """The largest modulus of each matrix, of re and im apart; NaN if it holds NaN."""
-    numbers = reals(stack).reshape(len(stack), -1)
-    return xp.maximum(numbers.max(axis=1), -numbers.min(axis=1))
+    high, low = _ends(reals(stack))
+    return xp.maximum(high, -low)
+
+
+def _ends(stack: Any) -> tuple[Any, Any]:
+    """The largest and the smallest number of each matrix ``(m, p)`` of a stack."""
+    # On a GPU one block of threads takes each row: few rows, even if long, would leave it idle.
+    rows = stack.shape[1] if len(stack) < stack.shape[1] else 1
+    stack = stack.reshape(len(stack), rows, -1)
+    return stack.max(axis=2).max(axis=1), stack.min(axis=2).min(axis=1)
 
 
 def _check_integers(problem: Problem, left: Any, right: Any, first: int) -> None:
@@ -237,9 +245,8 @@ def _check_integers(problem: Problem, left: Any, right: Any, first: int) -> None
     moduli = []  # the largest of each matrix, in float64, which does not overflow
     for block in (left, right):
         if block is not None:
-            flat = block.reshape(block.shape[0] if block.ndim == 3 else 1, -1)
-            ends = np.array([flat.max(axis=1).tolist(), flat.min(axis=1).tolist()], float)
-            moduli.append(np.abs(ends).max(axis=0))
+            ends = [end.tolist() for end in _ends(block if block.ndim == 3 else block[None])]
+            moduli.append(np.abs(np.array(ends, float)).max(axis=0))
     a, b = moduli[0], moduli[-1]
     bound = np.maximum(problem.factor_shapes[0][1] * a * b, np.maximum(a, b))
     wrong = bound > 2.0**63 * (1 - 1e-15)

@@ -14,7 +14,8 @@ from shardwise.units import MIB
 
 Shape = tuple[int, int]
 
-CALL_BYTES, MOST_IN_CALL = 128 * MIB, 2**20  # of the matrices in a call, or in a proof
+CALL_BYTES, MOST_IN_CALL = 128 * MIB, 2**20  # of the matrices in a call
+PROOF_BYTES = 512 * MIB  # of vectors: Python takes 0.5 ms to queue the proofs that share them
 LARGE_BYTES = 32 * MIB  # from this size on a matrix fills a device, and a call multiplies only one
 HUGE_BYTES = 2048 * MIB  # padded copies of larger factors or products cost too much memory
 _ALIGNED_BYTES = 16  # tensor cores load rows that begin at multiples of this
@@ -208,7 +209,7 @@ class Problem:
     @property
     def proof_matrices(self) -> int:
         """The most matrices whose products are proven at once."""
-        return max(1, CALL_BYTES // self.proof_bytes)
+        return max(1, PROOF_BYTES // self.proof_bytes)
 
     @property
     def call_matrices(self) -> int:

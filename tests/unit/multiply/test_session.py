@@ -43,11 +43,12 @@ def test_what_b_makes_of_a_matrix_that_does_not_count_blames_no_device(tmp_path)
     (np.array([2**32 - 1], "uint32"), None, False), (np.array([-128], "int8"), None, True),
     ([2**40, 1], [1, 2**40], True),  # the bound is that of the two matrices that are multiplied
     # Two finite parts whose sum overflows do not make a number infinite.
-    ([1.5e308 * (1 + 1j)], [1e-200 + 0j], True),
+    ([1.5e308 * (1 + 1j)], [1e-200 + 0j], True), ([[1, 1], [1, 2**32]], None, False),
 ])  # fmt: skip
 def test_products_are_exact_or_refused(tmp_path, left, right, fits):
     """Products that may not fit int64 are refused before they are computed."""
-    left, right = (None if x is None else np.array(x)[:, None, None] for x in (left, right))
+    shape = (-1, 1, 1) if np.ndim(left) == 1 else (1, 2, 2)
+    left, right = (None if x is None else np.reshape(x, shape) for x in (left, right))
     over = {"shards": 1, "product": "A @ A" if right is None else "A @ B"}
     made = factories.plan(tmp_path, left, right, **over)
     if fits:
@@ -61,8 +62,7 @@ def test_products_are_exact_or_refused(tmp_path, left, right, fits):
 @pytest.mark.parametrize("lost", ["copy", "receipt", "damaged", "of another shard"])
 def test_a_copy_that_is_not_whole_or_not_of_the_plan_is_made_again(tmp_path, lost):
     """Without its copy, or without a whole receipt of it, a task copies its matrices first."""
-    left = stack((4, 3, 3))
-    made = copied(factories.plan(tmp_path, left, shards=2))
+    made = copied(factories.plan(tmp_path, left := stack((4, 3, 3)), shards=2))
     path, receipt = (factories.file(made, kind) for kind in ("shard", "shard_receipt"))
     if lost == "damaged":
         receipt.write_bytes(b'{"schema": 1}')
