@@ -82,7 +82,8 @@ def write_files(folder: Path, row: Task) -> list[Path]:
 def turn(task: Task, folder: Path, pools: list[ProcessPoolExecutor]) -> tuple[float, Any]:
     """GB per second of all processes of a peer, and the first row of their sum, or None."""
     harness.drop(map(Path, set(task.files) if task.where == "cold" else []))
-    for old in (*folder.rglob("result"), *folder.rglob("products/*.npy")):
+    names = ("products/*.npy", *(["result"] if task.peer == "Script" else []))
+    for old in itertools.chain(*map(folder.rglob, names)):
         old.unlink()  # a run has none: to free the blocks of a large file takes a disk some time
     os.sync()
     began = time.perf_counter()
