@@ -325,7 +325,7 @@ class Histories(RuleBasedStateMachine):
     @calm
     @rule(other=OTHER, what=st.sampled_from(["until", "plan", "product", "product"]))
     def part(self, other: At, what: str) -> None:
-        """A run for some of the results."""
+        """A run for some of the results, after its plan: products that exist need no new one."""
         at = self.at(other)
         dispatch = self.configs[at[1]]["dispatch"]
         words, check = {
@@ -333,7 +333,7 @@ class Histories(RuleBasedStateMachine):
             "plan": ('"$RESULTS"/plan.tsv', "none"),
             "product": (f'"$RESULTS"/products/"$({_NAME})".npy', "one"),
         }[what if dispatch == "jobs" or what != "product" else "until"]
-        first = f'{_SNAKEMAKE} "$RESULTS"/plan.tsv || exit\n' * (check == "one")
+        first = f'{_SNAKEMAKE} "$RESULTS"/plan.tsv || exit\n' * (check != "none")
         self.step(f"snakemake {words}", f"{first}{_SNAKEMAKE} {words}\n", at, check=check)
 
     # What a step does, and what must hold after it.
