@@ -114,7 +114,9 @@ def _explain(error: Any) -> list[str]:
     if error.validator == "not":  # of a path
         return [f"{key}: {short(masked(value))} {rule['description']}"]
     allowed = rule.get("allowed") or "one of " + json.dumps(rule["enum"])[1:-1].replace('"', "")
-    return [f"{key}: {_shown(value)} is not allowed; it must be {allowed}"]
+    told = f"{key}: {_shown(value)} is not allowed; it must be {allowed}"
+    nested = "." in key and isinstance(value, str)
+    return [told + "; write it in a config file, as --config makes text of it" * nested]
 
 
 def _shown(value: Any) -> str:

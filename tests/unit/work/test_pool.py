@@ -99,10 +99,10 @@ def whole(made: Plan) -> set[int]:
 
 
 def failed(made: Plan) -> dict[int, Failure]:
-    """The failures, by the number of the shard."""
-    rows = made.shards.values()
-    found = {row.shard: failures.read(made.results.failure(row.name)) for row in rows}
-    return {int(shard): failure for shard, failure in found.items() if failure}
+    """The failures of missing shards, by number; a worker may die before it removes another."""
+    rows = [made.shards[shard] for shard in Store(made).missing()]
+    found = {int(row.shard): failures.read(made.results.failure(row.name)) for row in rows}
+    return {number: failure for number, failure in found.items() if failure}
 
 
 def fake_uuid(number: int) -> str:

@@ -20,8 +20,11 @@ from shardwise.errors import InputError, IntegrityError, ShardwiseError, changed
 from shardwise.files import remote, small
 from shardwise.files.lookup import ZARR_METADATA, Status, choose_one, refuse_closed
 from shardwise.files.npy import Header, checked_descr
+from shardwise.units import MIB
 
 zarr.config.set({"async.concurrency": 4})  # chunks that are decoded at once; for all threads
+
+_MOST_METADATA = 64 * MIB  # that of a group may repeat that of all its arrays
 
 _LISTED: dict[str, dict[str, Status]] = {}  # by address, what was listed last
 
@@ -168,9 +171,9 @@ def _read_metadata(path: str, known: Status | None = None) -> dict[str, Any]:
     """What a metadata file or object says, with its ``node_type``; nothing if there is none."""
     try:
         if remote.is_url(path):
-            raw: Any = remote.Object(path, known).take(0, small.MOST_BYTES)
+            raw: Any = remote.Object(path, known).take(0, _MOST_METADATA)
         else:
-            raw = small.read(path) if os.path.isfile(path) else None
+            raw = small.read(path, _MOST_METADATA) if os.path.isfile(path) else None
     except FileNotFoundError:
         raw = None
     with _explained(path):
