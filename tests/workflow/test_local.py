@@ -141,8 +141,7 @@ def test_labels_and_covariance_are_those_of_numpy(workspace: Workspace) -> None:
     workspace.configure(**given, covariance=True, weights="weights.npy", dispatch="pool")
     workspace.succeed()
     expected = np.cov(stack.reshape(-1, 8), rowvar=False, aweights=np.repeat(weights, 8))
-    found = workspace.load("covariance.npy")
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(workspace.load("covariance.npy"), expected, rtol=1e-11, atol=1e-11)
 
 
 def test_more_than_1000_shards_lie_in_folders_by_the_thousand(workspace: Workspace) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 
 from tests import fake_devices
-from tests.factories import leftovers, nightly
+from tests.factories import flip, leftovers, nightly
 from tests.night import Night
 from tests.places import DISPATCHES, PLACES, case, on
 from tests.workflow import stories
@@ -197,7 +197,9 @@ SCENARIOS: dict[str, tuple[Act, object, object, set[str]]] = {
     "input changed": (stories.change_input, [2], [2], {"plan"} | SUM_UP),
     "copies and records lost, code commented":
         (each(lose("out/shards", ".snakemake"), stories.change_comment), (), (), set()),
-    "receipt lost": (lose("out/products/00002-*.json"), [2], (), SUM_UP),
+    "plan damaged, one lost":
+        (each(lose("out/products/00002-*.json"), lambda own, _: flip(own.root / "out/plan.tsv")),
+         [2], (), {"plan"} | SUM_UP),
     "marks lost": (lose("out/done", "out/logs"), (), (), {"plan"} | SUM_UP),
     "version raised": (stories.raise_version, ALL, (), {"plan"} | SUM_UP),
     "product lost": (lose("out/products/00003-*.npy"), [3], (), SUM_UP),
@@ -222,7 +224,7 @@ SCENARIOS: dict[str, tuple[Act, object, object, set[str]]] = {
 }  # fmt: skip
 """What happens to a finished run; the shards to compute again, those to copy, and other jobs."""
 
-PLAYED = {"changed and touched", "changed to and fro", "input changed"}
+PLAYED = {"changed and touched", "changed to and fro", "input changed", "plan damaged, one lost"}
 """Rows that are also run to the end, except under `array`, which needs a scheduler."""
 
 TURNS = [
@@ -294,8 +296,7 @@ def test_who_asks_for_a_sum_gets_that_of_this_config(finished, tmp_path, dispatc
     workspace, own = finished.clone(tmp_path / "a clone"), OWN | {"dispatch": dispatch}
     for words in (["out/sum.npy"], ["--until", "reduce"]):
         workspace.configure(**own, product="A.T @ A")
-        wanted = jobs(dispatch, ALL, "plan", "ledger", "reduce")
-        assert workspace.dry_run(*words) == wanted
+        assert workspace.dry_run(*words) == jobs(dispatch, ALL, "plan", "ledger", "reduce")
         workspace.configure(**own)
         assert workspace.dry_run(*words) == set()
     lose("out/products/00002-*.json")(workspace, own)

@@ -136,9 +136,9 @@ class Results:
         """A result over all matrices, such as ``sum.npy``."""
         return self.root / f"{name}.npy"
 
-    def starts(self, name: str, rule: str = "multiply") -> Path:
-        """The journal of a rule's attempts at a shard: one line each."""
-        return Path(f"{self.root}/logs/{rule}/{place(name)}.starts")
+    def starts(self, name: str) -> Path:
+        """The journal of attempts at a shard: one line each."""
+        return Path(f"{self.root}/logs/multiply/{place(name)}.starts")
 
     def log(self, rule: str, name: str | None = None) -> Path:
         """The log of a rule, or of one of its shards."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise import ALGORITHM
-from shardwise.errors import InputError, IntegrityError, short, unread
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, short, unread
 from shardwise.files import tables
 from shardwise.files.paths import Results
 from shardwise.files.remote import is_url
@@ -278,12 +278,27 @@ def load(path: Path) -> Plan:
     return Plan(Results(path.parent), {row.shard: row for row in rows}, facts)
 
 
+def is_committed(plan: Plan) -> bool:
+    """Whether the files of a plan are there, and neither changed nor damaged."""
+    try:
+        there = Plan(plan.results, {}, load_facts(plan.results.plan))
+        for path in (plan.results.plan, plan.results.sources):
+            _content(path, there.facts)
+        return there.per_matrix is not None and there.mark == plan.mark
+    except ShardwiseError:
+        return False
+
+
 def _table(path: Path, kind: type, facts: Facts) -> list[Any]:
     """The rows of a file of the plan; IntegrityError if it is missing, changed or damaged."""
+    return tables.from_tsv(_content(path, facts), kind, path)
+
+
+def _content(path: Path, facts: Facts) -> bytes:
     if (raw := read(path, sys.maxsize)) is None:
         raise IntegrityError(f"{path} is missing; remove plan.tsv too, and start the run again")
     tables.check(raw, facts.checksums, path)
-    return tables.from_tsv(raw, kind, path)
+    return raw
 
 
 def load_facts(path: Path) -> Facts:
