@@ -6,6 +6,7 @@ import io
 import math
 import os
 import struct
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.lib import format as headers
 
-from shardwise.errors import InputError, short, writing
+from shardwise.errors import InputError, TryAgain, short, writing
 from shardwise.files import extents, pieces
 from shardwise.files.checksum import PieceChecksum, raw_bytes
 
@@ -25,6 +26,7 @@ _OTHERS = {  # by their first bytes
     "name its contents",
 }
 _PARSERS = {(1, 0): headers.read_array_header_1_0, (2, 0): headers.read_array_header_2_0}
+_PARSING = threading.Lock()  # Python 3.11 fails now and then if two threads parse at once
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR)
 _LINE_BYTES = 64 * 1024  # in lines up to this, it is faster to read unwanted bytes than to seek
 DATA_OFFSET = 4096  # at which elements begin in our own files: a page, for direct I/O
@@ -102,7 +104,10 @@ def _parse(raw: bytes) -> tuple[tuple[int, ...], bool, np.dtype] | None:
     """Shape, Fortran order and element type; None if the header is damaged."""
     file = io.BytesIO(raw)
     try:
-        shape, fortran, dtype = _PARSERS[headers.read_magic(file)](file)
+        with _PARSING:
+            shape, fortran, dtype = _PARSERS[headers.read_magic(file)](file)
+    except (SystemError, MemoryError) as error:  # of Python itself: the header may be whole
+        raise TryAgain(f"Python could not parse a .npy header: {error}") from error
     except Exception:  # NumPy's parser fails in many ways
         return None
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
