@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Machine = Host | Cuda
 
+_LONG_ROW = 256  # numbers
+
 
 @dataclass(eq=False)
 class Batch:
@@ -234,9 +236,10 @@ def largest(xp: Any, stack: Any) -> Any:
 
 def _ends(stack: Any) -> tuple[Any, Any]:
     """The largest and the smallest number of each matrix ``(m, p)`` of a stack."""
-    # On a GPU one block of threads takes each row: few rows, even if long, would leave it idle.
-    rows = stack.shape[1] if len(stack) < stack.shape[1] else 1
-    stack = stack.reshape(len(stack), rows, -1)
+    n, m, p = stack.shape
+    # On a GPU one block of threads takes each row: few long rows would leave it idle. NumPy takes
+    # many times as long for many short rows.
+    stack = stack.reshape(n, m if n < m and p >= _LONG_ROW else 1, -1)
     return stack.max(axis=2).max(axis=1), stack.min(axis=2).min(axis=1)
 
 
