@@ -172,6 +172,8 @@ def _read_metadata(path: str, known: Status | None = None) -> dict[str, Any]:
     try:
         if remote.is_url(path):
             raw: Any = remote.Object(path, known).take(0, _MOST_METADATA)
+        elif os.path.isfile(path) and os.path.getsize(path) > _MOST_METADATA:
+            raise InputError(f"{path} is too large; name the array itself: run.zarr:group/array")
         else:
             raw = small.read(path, _MOST_METADATA) if os.path.isfile(path) else None
     except FileNotFoundError:
