@@ -270,6 +270,8 @@ CASES: dict[str, list[Case]] = {
         labelled("a column without a sheet", np.arange(6), labels="column:scan"),
         Case("a column that is missing", {"input": "sheet.tsv", "labels": "column:scan"},
              [folder(M), {"sheet.tsv": "path\nin/0.npy\n"}]),
+        Case("a row without a label", {"input": "sheet.tsv", "labels": "column:scan"},
+             [folder(M), {"sheet.tsv": "path\tscan\nin/0.npy\n"}]),
     ],
     "The right factor: `product: A @ B`, `right: b.npy`": [
         Case("it is missing", {"product": "A @ B", "right": "b.npy"}),

@@ -9,7 +9,7 @@ from shardwise.errors import InputError
 from shardwise.plan import planner
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
-from shardwise.records.quote import amounts, quote
+from shardwise.records.quote import amounts, quote, replaced
 from shardwise.records.store import Store
 from shardwise.units import count, human_bytes, seconds
 
@@ -20,8 +20,8 @@ _MARGIN = 1.3  # by which most predictions that we compared were wrong: docs/quo
 def show(plan: Plan, settings: Settings, options: Namespace) -> None:
     """Print the quote of a run; a trial computes some of its shards first."""
     free, store, devices = planner.check_folder(plan), Store(plan), options.devices or 1
-    words = "time not known; --trial predicts it"
-    if options.trial:
+    trial = options.trial and bool(store.missing())
+    if trial:
         ends, rate = try_shards(plan, settings, options.profile or "local")
     missing = store.missing()
     said = f"{plan.results.root}: nothing is left to do"
@@ -29,14 +29,15 @@ def show(plan: Plan, settings: Settings, options: Namespace) -> None:
         shards = f"{len(missing)} of {count(len(plan.shards), 'shard')} to compute"
         said = f"{plan.results.root}: {shards}; the disk has {human_bytes(free)} free\n"
         said += quote(plan, settings.reduce, missing)
-    if options.trial:
+        said += "\ntime not known; --trial predicts it" * (not trial)
+    if trial:
         work = rate * sum(amounts(plan, missing))
         busiest = -(-len(missing) // devices)  # how many shards the busiest device computes
         likely = ends + work * busiest / max(1, len(missing))
         spread = f"{seconds(likely / _MARGIN)} to {seconds(likely * _MARGIN)}"
-        words = f"time {seconds(likely)} with {count(devices, 'device')} ({spread}), "
-        words += f"which compute for {work / 3600:.3g} hours in all"
-    sys.stdout.write(f"{said}\n{words}\n")
+        said += f"\ntime {seconds(likely)} with {count(devices, 'device')} ({spread}), "
+        said += f"which compute for {work / 3600:.3g} hours in all"
+    sys.stdout.write(f"{said}\n")
 
 
 def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, float]:
@@ -46,6 +47,8 @@ def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, flo
     ShardwiseError for the exit code of the run, if it failed.
     """
     store, results = Store(plan), plan.results
+    if told := replaced(plan):
+        raise InputError(f"--trial: {told}")
     missing = store.missing()
     if len(missing) <= _TRIED:
         raise InputError(
@@ -58,6 +61,7 @@ def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, flo
     files = [str(results.product(row.name)) for row in rows]
     follow(alone, profile, "--cores", "1", "--jobs", "1", "--", *files)
     took = time.time() - began
+    results.command.unlink(missing_ok=True)  # it would only make these shards
     made = [store.receipt(shard) for shard in shards]
     if any(own.adopted for own in made):
         raise InputError("--trial: earlier products were kept: nothing was measured; start the run")

@@ -65,6 +65,7 @@ def submit(options: Namespace) -> int:
     first = line.index("snakemake") + 1  # of its options: after a -- it would take -n for a target
     if code := subprocess.run([*line[:first], "-n", *line[first:]], check=False).returncode:
         return code
+    submits, cancels = _commands(options)
     if options.job is None:
         with take_lock(_LOG, busy) as log:  # Snakemake inherits the lock, and holds it to its end
             run = subprocess.Popen(
@@ -72,7 +73,8 @@ def submit(options: Namespace) -> int:
             )
         who, cancel = f"process {run.pid} on this machine", f"kill -INT {run.pid}"
     else:
-        who, cancel = _submit_job(line, options)
+        job = _submit_job(line, [*submits.split(), *options.job])
+        who, cancel = f"job {job}", f"{cancels} {job}"
     sys.stdout.write(
         f"{who} does the run; its messages: {_LOG}\n"
         f"Watch it: {watch}\nStop it with its jobs: {cancel}\n"
@@ -98,26 +100,30 @@ _JOBS = {
 """By executor of the profile: the commands that submit and cancel the job of a controller."""
 
 
-def _submit_job(line: list[str], options: Namespace) -> tuple[str, str]:
-    """Submit a job that starts Snakemake, see `control`; return its name, and what cancels it."""
+def _commands(options: Namespace) -> tuple[str, str]:
+    """The commands of the profile's scheduler; empty if it has none, refused if they are absent."""
     import yaml  # here: as above
 
     profile = _profile(options.profile)  # which the dry run has read
     executor = (yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}).get("executor")
-    if executor not in _JOBS:
+    if executor not in _JOBS and options.job is not None:
         raise InputError(f"--job: {profile}: executor must be one of {', '.join(_JOBS)}")
-    submits, cancels = _JOBS[executor]
-    words = [*submits.split(), "-o", str(_LOG), *options.job]
-    if shutil.which(words[0]) is None:
-        raise InputError(f"--job: {words[0]} is not on PATH; load the scheduler first")
+    submits, cancels = _JOBS.get(executor, ("", ""))
+    if submits and shutil.which(client := submits.split()[0]) is None:
+        raise InputError(f"{profile}: {client} is not on PATH; load the scheduler first")
+    return submits, cancels
+
+
+def _submit_job(line: list[str], words: list[str]) -> str:
+    """Submit a job that starts Snakemake, see `control`; return its name."""
+    words = [words[0], "-o", str(_LOG), *words[1:]]
     script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.runs", *line])
     done = subprocess.run(
         words, input=f"#!/bin/bash\nexec {script}\n", text=True, stdout=subprocess.PIPE, check=False
     )
     if done.returncode:
         sys.exit(done.returncode)
-    job = re.split(r"\W", done.stdout.strip())[0]
-    return f"job {job}", f"{cancels} {job}"
+    return re.split(r"\W", done.stdout.strip())[0]
 
 
 def _line(options: Namespace) -> list[str]:

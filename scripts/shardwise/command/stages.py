@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shardwise.errors import InputError, ShardwiseError, TryAgain, log, of_code, one_line, some
 from shardwise.files import small
-from shardwise.files.paths import CACHE, Results, for_bash
+from shardwise.files.paths import CACHE, Results
 from shardwise.plan import config
 from shardwise.plan import plan as plan_file
 from shardwise.records import failures, locks
@@ -208,7 +208,7 @@ def clean(options: Namespace) -> None:
         if last | {"results": None} != own | {"results": None}:
             raise InputError(
                 f"{results.root} was last used with another config, so clean would remove files of "
-                f"yours; run yours first, or name the folder: {for_bash(results.root)}"
+                "yours; run yours first"
             )
     small.refuse_unmarked(results)
     small.refuse_links(results)
@@ -225,7 +225,7 @@ def clean(options: Namespace) -> None:
         lines[_MOST_LISTED:] = [f"and {len(ours) - _MOST_LISTED} more"] * (
             len(lines) > _MOST_LISTED
         )
-        done = " removed" if options.yes else "; to remove them, add --yes"
+        done = " removed" if options.yes else "; to remove them, add --yes" * bool(ours)
         nbytes = human_bytes(sum(ours.values()))
         what = f"{count(len(ours), 'file')}, {nbytes} of other configs or inputs"
         lines.append(f"{results.root}: {what}{done}")

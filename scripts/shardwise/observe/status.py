@@ -151,7 +151,8 @@ class Status:
             kind = "unproven"
             words = "The sum is whole, but nothing has proven it (verify: false, or your function)."
         else:
-            kind, begin, end = "proven", "Proven", "but the sum was not compared with them"
+            kind, begin = "proven", "Proven"
+            end = "except NaN and infinite numbers, so the sum was not compared with them"
             if self.summary.end_to_end:
                 begin, end = "The sum is right", "and it agrees with them end to end"
             shards = count(len(self.shards), "shard")

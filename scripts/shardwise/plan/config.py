@@ -115,8 +115,11 @@ def _explain(error: Any) -> list[str]:
         return [f"{key}: {short(masked(value))} {rule['description']}"]
     allowed = rule.get("allowed") or "one of " + json.dumps(rule["enum"])[1:-1].replace('"', "")
     told = f"{key}: {_shown(value)} is not allowed; it must be {allowed}"
-    nested = "." in key and isinstance(value, str)
-    return [told + "; write it in a config file, as --config makes text of it" * nested]
+    if value in ("true", "false"):  # Snakemake reads text into anything but True and False
+        told += f"; after --config write {value.capitalize()}"
+    elif isinstance(value, str) and value.isdecimal():
+        told += "; it came as text: write it without quotes, and nested keys in a config file"
+    return [told]
 
 
 def _shown(value: Any) -> str:

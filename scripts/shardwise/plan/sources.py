@@ -79,7 +79,11 @@ def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
     if begin != "column":
         return None
     sheet = Path(settings.input or "")
-    cells = [cell for _, cell in _sheet_cells(sheet, column)] if sheet.suffix == ".tsv" else []
+    rows = list(_sheet_cells(sheet, column)) if sheet.suffix == ".tsv" else []
+    if bare := [line for line, cell in rows if not cell.strip()]:
+        words = f"the column {column} is empty in line {bare[0]}; write a label"
+        raise InputError(f"labels: sheet {sheet}: {words}")
+    cells = [cell for _, cell in rows]
     if len(cells) != len(stack.sources):
         words = "is no column with a row for each array of the input; save them as a .npy file"
         raise InputError(f"labels: {settings.labels} {words}")

@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from shardwise.files.paths import stamp
+from shardwise.errors import ShardwiseError
+from shardwise.files.paths import list_names, stamp
+from shardwise.plan import plan as plan_file
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
 from shardwise.records.store import Store
@@ -47,3 +50,16 @@ def advice(plan: Plan) -> str:
     sizes = [found[1] for path in Store(plan).others() if (found := stamp(path))]
     words = f"{len(sizes)} files of other configs or inputs take {human_bytes(sum(sizes))}"
     return f"{words}; shardwise clean lists them" if sum(sizes) > own / 10 else ""
+
+
+def replaced(plan: Plan) -> str:
+    """What to say before a run replaces the finished results of another config."""
+    with suppress(ShardwiseError):  # there is no plan, or none that can be used
+        there = plan_file.load_facts(plan.results.plan)
+        if list_names(plan.results.done) and there.config_digest != plan.facts.config_digest:
+            return (
+                f"{plan.results.root} holds the finished results of another config. Their sum and "
+                "page will be replaced, their products stay; to keep all, set results to another "
+                "folder"
+            )
+    return ""

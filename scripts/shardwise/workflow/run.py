@@ -13,19 +13,18 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, ShardwiseError
-from shardwise.files.paths import CACHE, Results, list_names, place, wildcards
+from shardwise.files.paths import CACHE, Results, place, wildcards
 from shardwise.plan import cut, memory
 from shardwise.plan import plan as plan_file
 from shardwise.plan.config import unchecked
 from shardwise.plan.plan import Plan
 from shardwise.records import failures
 from shardwise.records.failures import Failure
-from shardwise.records.quote import advice, amounts
+from shardwise.records.quote import advice, amounts, replaced
 from shardwise.records.store import WORKER, Store
 from shardwise.units import MIB
 from shardwise.work.array import MOST_TASKS
@@ -76,7 +75,7 @@ class Run:
         if self.missing is not None:
             left = f"{len(self.missing)} of {len(self.plan.shards)} shards have no products yet"
             log.info(f"shardwise: {left if self.missing else 'every shard has its product'}")
-            for note in filter(None, (_replaced(self.plan), advice(self.plan))):
+            for note in filter(None, (replaced(self.plan), advice(self.plan))):
                 log.info(f"shardwise: {note}")
 
     def _checked_plan(self) -> Plan:
@@ -303,19 +302,6 @@ class Run:
         asked = blocks.get(self.rule_for_all, {})
         # Snakemake wraps them; `raw` is the text in the profile.
         return {name: str(resource.raw) for name, resource in asked.items()}
-
-
-def _replaced(plan: Plan) -> str:
-    """What to say before a run replaces the finished results of another config."""
-    with suppress(ShardwiseError):  # there is no plan, or none that can be used
-        there = plan_file.load_facts(plan.results.plan)
-        if list_names(plan.results.done) and there.config_digest != plan.facts.config_digest:
-            return (
-                f"{plan.results.root} holds the finished results of another config. Their sum and "
-                "page will be replaced, their products stay; to keep all, set results to another "
-                "folder"
-            )
-    return ""
 
 
 def _lacking(path: str) -> str:

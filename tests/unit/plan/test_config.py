@@ -45,6 +45,8 @@ def test_the_shipped_config_is_valid_and_names_every_key():
     ({"shards": "auto\n"}, r"shards: 'auto\n' is not allowed; it must be auto or a whole number"),
     ({"shard_bytes": 0}, "shard_bytes: 0 is not a size of one byte or more"),
     ({"reduce": {"statistics": []}}, "reduce.statistics: [] is not allowed; it must be a list of"),
+    ({"reduce": {"ranks": "3"}}, "from 1 to 4096; it came as text: write it without quotes, and"),
+    ({"covariance": "true"}, "it must be true or false; after --config write True"),
     ({"product": "m.py:f", "right": "b"}, "right: the product m.py:f has no B"),
     ({"depends": ["mean.npy"]}, "depends: only a function of your own reads such files"),
     ({"offset": "none"}, "offset: needs covariance: true; add that, or remove offset"),

@@ -31,8 +31,7 @@ def files(folder, count=3):
 
 def everything(made):
     """All matrices of a stack, read in one go."""
-    reader = StackReader(made.sources, made.shape, made.dtype)
-    return factories.read(reader, 0, made.matrices)
+    return factories.read(StackReader(made.sources, made.shape, made.dtype), 0, made.matrices)
 
 
 @pytest.mark.parametrize("origin", ["in", "in/*.npy", "s.tsv"])
@@ -56,8 +55,7 @@ def test_files_of_one_matrix_and_of_several(tmp_path, monkeypatch, origin):
 
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
     """If a file of exactly this name exists, the name is not a pattern."""
-    path = save(tmp_path / "a[1].npy", stack((2, 3, 3)))
-    assert found(tmp_path, input=str(path)).matrices == 2
+    assert found(tmp_path, input=str(save(tmp_path / "a[1].npy", stack((2, 3, 3))))).matrices == 2
 
 
 def test_a_sheet_relative_to_itself(tmp_path, monkeypatch):
