@@ -113,7 +113,10 @@ def _show_sum(seen: Status) -> tuple[str, str, Markup]:
                 return f"{name}.npy", *draw(read(seen.results.statistic(name)))
             except (OSError, ValueError) as error:
                 return "", f"The sum cannot be shown: {error}", Markup("")
-    return "", "There is no sum or mean of all products under this plan.", Markup("")
+    words = "There is no sum yet."
+    if seen.summary:
+        words = f"There is no sum or mean of all products, but {', '.join(seen.summary.files)}."
+    return "", words, Markup("")
 
 
 def read(path: Path) -> np.ndarray:
