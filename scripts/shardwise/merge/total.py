@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import InputError, IntegrityError
+from shardwise.errors import InputError, IntegrityError, log, some
 from shardwise.files.commit import commit
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
@@ -95,6 +95,12 @@ def run(out: Path, folders: Iterable[str]) -> int:
             raise InputError(
                 f"{one.folder} and {other.folder} are the same folder, or sums of the same plan: "
                 "their matrices would count twice; name each once"
+            )
+        known = {row.identity for row in one.plan.sources}
+        if twice := [row.path for row in other.plan.sources if row.identity in known]:
+            log.warning(
+                "%s and %s are both sums of %s, whose matrices count twice in the total",
+                *(one.folder, other.folder, some(twice, 3)),
             )
         own, its = one.problem(), other.problem()
         if apart := [f"{key} is {its[key]}, not {own[key]}" for key in own if own[key] != its[key]]:

@@ -154,9 +154,13 @@ class Reducer:
                 results |= one.results(self._total_weight)
         wild = [name for name, array in results.items() if not np.isfinite(array).all()]
         if wild and self._plan.settings.nonfinite == "error":
+            # Of a shard whose products are finite, the receipt nearly always has a witness.
+            held = [own.shard for own in self._receipts if own.proof and not own.witness]
+            shards = f" (see {some(f'shard {shard}' for shard in held)})" if held else ""
             raise InputError(
-                f"the {wild[0]} is not finite: it overflows, or products hold NaN or Inf, computed "
-                "under nonfinite: allow; scale or correct the input, or set nonfinite: allow"
+                f"the {wild[0]} is not finite: it overflows, or products{shards} hold NaN or Inf, "
+                "computed under nonfinite: allow; scale or correct the input, or set nonfinite: "
+                "allow"
             )
         for total in results.get(SUMS, ()):
             self._form.add(total, low)
