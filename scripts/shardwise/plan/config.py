@@ -101,7 +101,7 @@ def _with_defaults(config: Mapping[str, Any], schema: Mapping[str, Any]) -> dict
 
 def _explain(error: Any) -> list[str]:
     """The lines of a message about one key; the schema says in words what is allowed."""
-    key = ".".join(str(part) for part in error.absolute_path)
+    key = ".".join(part for part in error.absolute_path if isinstance(part, str))
     rule, value = error.schema, error.instance
     if error.validator == "additionalProperties":
         known, prefix = list(rule["properties"]), key + "." * bool(key)
@@ -109,6 +109,8 @@ def _explain(error: Any) -> list[str]:
         for name in (str(each) for each in value if each not in known):
             near = [prefix + other for other in difflib.get_close_matches(name, known, n=2)]
             hint = f"did you mean {' or '.join(near)}?" if near else known_keys
+            outer, _, inner = name.partition(".")
+            hint = f"write {outer}: {{{inner:.80}: …}}" if inner and outer in known else hint
             lines.append(f"{prefix}{name:.80}: unknown key; {hint}")
         return lines
     if error.validator == "not":  # of a path

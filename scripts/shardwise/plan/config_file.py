@@ -36,7 +36,8 @@ def read_file(file: Path) -> dict[str, Any]:
         line, words = f", line {mark.line + 1}" if mark else "", " ".join((what or "").split())
         raise InputError(f"config file {file}{line}: {words:.300}") from error
     if not isinstance(content, dict):
-        raise InputError(f"config file {file} holds no keys; write some, such as shards: 8")
+        words = "holds no keys; write some, such as shards: 8, with a space after the colon"
+        raise InputError(f"config file {file} {words}")
     return content
 
 
