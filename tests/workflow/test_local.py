@@ -111,14 +111,16 @@ def test_a_trial_computes_a_part_of_the_run_after_it(workspace: Workspace) -> No
     assert not workspace.file("").exists()
     tried = quote("--trial", "--devices", "2")
     said = r"(?s)5 of 7 shards to compute.*time .* with 2 devices \(.* to .*\)"
-    assert re.search(said, tried.stdout), tried.stderr
+    assert (tried.returncode, bool(re.search(said, tried.stdout))) == (0, True), tried.stderr
     made = {path: path.read_bytes() for path in workspace.file("").rglob("*.json")}
     assert len(made) == 4  # the plan, the stack and two products
     workspace.succeed()
     assert {path: path.read_bytes() for path in made} == made
     assert "nothing is left to do" in quote("--trial").stdout
     next(workspace.file("products").glob("*.json")).unlink()
-    assert "lacks 1 shard, but a trial computes 2 to predict the others" in quote("--trial").stderr
+    refused = quote("--trial")
+    assert refused.returncode == 2
+    assert "lacks 1 shard, but a trial computes 2 to predict the others" in refused.stderr
     workspace.configure(shards=6, backend="numpy")
     assert "holds the finished results of another config" in quote("--trial").stderr
 

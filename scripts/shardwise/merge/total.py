@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwise.errors import InputError, IntegrityError, log, some
 from shardwise.files.commit import commit
+from shardwise.files.lookup import split
 from shardwise.files.npy import DATA_OFFSET
 from shardwise.files.paths import SUMS, Results, for_bash
 from shardwise.numerics import covariance, statistics
@@ -96,8 +97,10 @@ def run(out: Path, folders: Iterable[str]) -> int:
                 f"{one.folder} and {other.folder} are the same folder, or sums of the same plan: "
                 "their matrices would count twice; name each once"
             )
-        known = {row.identity for row in one.plan.sources}
-        if twice := [row.path for row in other.plan.sources if row.identity in known]:
+        # A file may hold several arrays, and may have several names.
+        known = {(split(row.path)[1], row.identity) for row in one.plan.sources}
+        theirs = other.plan.sources
+        if twice := [r.path for r in theirs if (split(r.path)[1], r.identity) in known]:
             log.warning(
                 "%s and %s are both sums of %s, whose matrices count twice in the total",
                 *(one.folder, other.folder, some(twice, 3)),

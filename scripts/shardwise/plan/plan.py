@@ -284,7 +284,9 @@ def is_committed(plan: Plan) -> bool:
         there = Plan(plan.results, {}, load_facts(plan.results.plan))
         for path in (plan.results.plan, plan.results.sources):
             _content(path, there.facts)
-        return there.per_matrix is not None and there.mark == plan.mark
+        assert there.per_matrix is not None  # weights and labels are checked as they are loaded
+        *_, marker = plan.results.plan_files(plan.mark)
+        return there.mark == plan.mark and marker.exists()
     except ShardwiseError:
         return False
 

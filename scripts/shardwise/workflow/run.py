@@ -106,9 +106,7 @@ class Run:
         self.plan_files = [str(path) for path in files]
         # The last one stands for all: Snakemake looks at each file of each job.
         self.plan_mark = self.plan_files[-1:]
-        there = self.missing is None or (
-            all(map(os.path.exists, self.plan_files)) and plan_file.is_committed(plan)
-        )
+        there = self.missing is None or plan_file.is_committed(plan)
         self.plan_input = [] if there else self.anew
         own = plan.synthetic_receipt
         self.stack_files = [str(results.synthetic), str(own)] if own else []

@@ -43,8 +43,7 @@ def test_it_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.Signals
         env=own | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
     ) as process, open(terminal, "r+b", 0):  # fmt: skip
         os.close(inner)
-        first = drawn(terminal, until=b"At work")
-        assert ENTER in first
+        assert ENTER in drawn(terminal, until=b"At work")
         if number == signal.SIGINT:
             os.write(terminal, b"\x03")
         else:

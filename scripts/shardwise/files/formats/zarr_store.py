@@ -167,15 +167,20 @@ def _opened(path: str) -> Any:
         return zarr.Array.from_dict(StorePath(store), {"attributes": {}} | said)
 
 
+def _read_file(path: str) -> bytes | None:
+    try:
+        return small.read(path, _MOST_METADATA)
+    except IntegrityError as error:  # it is too large
+        raise InputError(f"{error}; name the array itself: run.zarr:group/array") from error
+
+
 def _read_metadata(path: str, known: Status | None = None) -> dict[str, Any]:
     """What a metadata file or object says, with its ``node_type``; nothing if there is none."""
     try:
         if remote.is_url(path):
             raw: Any = remote.Object(path, known).take(0, _MOST_METADATA)
-        elif os.path.isfile(path) and os.path.getsize(path) > _MOST_METADATA:
-            raise InputError(f"{path} is too large; name the array itself: run.zarr:group/array")
         else:
-            raw = small.read(path, _MOST_METADATA) if os.path.isfile(path) else None
+            raw = _read_file(path) if os.path.isfile(path) else None
     except FileNotFoundError:
         raw = None
     with _explained(path):
