@@ -1,7 +1,8 @@
 """CuPy: batches lie on a GPU; threads of KvikIO fill and empty them without Python.
 
-One stream multiplies while another hashes: a checksum takes few multiprocessors for long. Elements
-that lie in another order in a file are converted in host memory first.
+One stream multiplies; beside its next product, another proves the last one, and a third hashes: a
+checksum takes few multiprocessors for long. Only the first calls cuBLAS, which promises the same
+bits to one stream. Elements that lie in another order in a file are converted in host memory first.
 """
 
 import errno
@@ -29,17 +30,18 @@ _DIRECT_READ, _DIRECT_WRITE = "auto_direct_io_read", "auto_direct_io_write"
 class Cuda:
     """What a ring needs from a GPU: see `host.Host`. Either products are written, or only sums."""
 
-    ahead = 2
+    ahead = memory.AHEAD
 
     def __init__(self, xp: Any, products: bool = False) -> None:
         self.xp, self._device = xp, xp.cuda.Device()
-        self._work, self._beside, self._down = (xp.cuda.Stream(non_blocking=True) for _ in range(3))
+        streams = (xp.cuda.Stream(non_blocking=True) for _ in range(4))
+        self._work, self._proof, self._beside, self._down = streams
         self._kvikio, self._thread = _kvikio(products), ThreadPoolExecutor(1, "beside")
         through_host = self._kvikio.defaults.is_compat_mode_preferred()
         self.way = "through host memory" if through_host else "by GPUDirect Storage"
 
     def settle(self) -> None:
-        for stream in (self._work, self._beside, self._down):
+        for stream in (self._work, self._proof, self._beside, self._down):
             stream.synchronize()
 
     def total(self) -> int:
@@ -48,8 +50,13 @@ class Cuda:
     def work(self) -> AbstractContextManager[Any]:
         return self._work
 
+    def proof(self) -> AbstractContextManager[Any]:
+        self._proof.wait_event(self._work.record())
+        return self._proof
+
     def mark(self) -> Callable[[], None]:
-        self._beside.wait_event(self._work.record())
+        for stream in (self._work, self._proof):
+            self._beside.wait_event(stream.record())
         event = self.xp.cuda.Event(block=True, disable_timing=True)
         event.record(self._beside)
         return event.synchronize

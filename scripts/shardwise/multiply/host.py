@@ -47,6 +47,10 @@ class Host:
         """A context: work that is called inside is queued after all earlier work."""
         return nullcontext()
 
+    def proof(self) -> AbstractContextManager[Any]:
+        """A context: work that is called inside follows earlier work, but may run beside later."""
+        return nullcontext()
+
     def mark(self) -> Callable[[], None]:
         """A function that waits until all work queued so far is done."""
         return lambda: None

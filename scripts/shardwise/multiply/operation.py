@@ -206,16 +206,24 @@ class Multiplication(Operation):
         if self._look and product.dtype.kind != "i":
             batch.product = largest(xp, product)
         if self.proof:
-            batch.ratio = self._checker.check(_signed(block), _signed(other), product)
-            forms, weights = self._checker.forms, None
-            if len(batch.left_out):  # an infinite B may have made NaN of them
-                places = xp.asarray(batch.left_out)
-                batch.ratio[places], forms[:, places] = 0, 0
-            if batch.weights is not None:
-                # Not the copy of the weights that the sum uses: an error in that copy must show.
-                weights = xp.asarray(batch.weights)
-            batch.worst, batch.total = batch.ratio.max(), end_to_end.add_up(xp, forms, weights)
+            # Not beside later work that overwrites what is proven: the centred block, or products.
+            alone, machine = self._offset is not None or len(batch.left_out), self._machine
+            with machine.work() if alone else machine.proof():
+                self._prove(batch, block, other, product)
         return product
+
+    def _prove(self, batch: Batch, block: Any, other: Any, product: Any) -> None:
+        """Queue the check of a batch's products, and the sum of their forms."""
+        xp = self._xp
+        batch.ratio = self._checker.check(_signed(block), _signed(other), product)
+        forms, weights = self._checker.forms, None
+        if len(batch.left_out):  # an infinite B may have made NaN of them
+            places = xp.asarray(batch.left_out)
+            batch.ratio[places], forms[:, places] = 0, 0
+        if batch.weights is not None:
+            # Not the copy of the weights that the sum uses: an error in that copy must show.
+            weights = xp.asarray(batch.weights)
+        batch.worst, batch.total = batch.ratio.max(), end_to_end.add_up(xp, forms, weights)
 
 
 def _part(right: Any, count: int) -> Any:

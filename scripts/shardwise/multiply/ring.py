@@ -63,8 +63,8 @@ class Ring:
             )
         sizes, short = budget.ladder(cuda), ""
         spare = max(0, shard.memory - most) if most and not cuda else 0
-        limit = budget.ring_bytes(*sizes[0]) - spare
-        fitting = [size for size in sizes if budget.ring_bytes(*size) <= limit]
+        limit = budget.ring_bytes(self._machine.ahead, *sizes[0]) - spare
+        fitting = [size for size in sizes if budget.ring_bytes(self._machine.ahead, *size) <= limit]
         for size in fitting or sizes[-1:]:
             try:
                 return self._take(budget, *size, shard.run)
@@ -82,7 +82,7 @@ class Ring:
     def _take(self, budget: memory.Budget, slots: int, matrices: int, run: range) -> None:
         problem, zeros = self._problem, self._machine.xp.zeros  # unused places may be multiplied
         self.matrices, dtype = matrices, problem.dtype
-        shape, outs = (matrices, *problem.product_shape), budget.outs(slots)
+        shape, outs = (matrices, *problem.product_shape), budget.outs(slots, self._machine.ahead)
         with self._machine.work():
             shapes = [problem.left, problem.right] if problem.right else [problem.left]
             # The one B that serves all matrices.
@@ -104,9 +104,7 @@ class Ring:
             self.operation = kind(self._machine, self._plan, matrices)
         self._machine.settle()  # before other threads write to it
         # A slot, or memory of products, is reused once the batch in it was looked at.
-        self._ahead = min(self._machine.ahead, slots - 1)
-        if self._sum is None:
-            self._ahead = min(self._ahead, outs - 1)
+        self._ahead = min(self._machine.ahead, slots - 1, outs - 1)
         if isinstance(self.operation, Multiplication):
             self.operation.try_arithmetic(*self._slots[0], self._outs[0][0])
             if self._machine.xp is not np:

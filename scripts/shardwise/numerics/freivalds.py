@@ -194,6 +194,9 @@ class _Device(Checker):
         kernels = tree.compiled(xp, "freivalds.cu", f"-D{problem.dtype.upper()}")
         names = "rows_times", "columns_times", "take_row", "compare", "compare_row"
         self._kernels = {name: kernels.get_function(name) for name in names}
+        # Not cuBLAS, which may be at work for another stream (cuda.py).
+        numbers, add = ("float64 x, float64 y", "float64 z"), ("x * y", "a + b", "z = a", "0")
+        self._dot = xp.ReductionKernel(*numbers, *add, "dot")
         # How many threads run at once, given the registers that these kernels use.
         attributes = xp.cuda.Device().attributes
         self._threads = attributes["MultiProcessorCount"] * 2 * self._BLOCK
@@ -231,9 +234,9 @@ class _Device(Checker):
         )
         # From the planes of A (B r), and from the C r that `compare` left.
         n, parts, (left, moduli) = len(product), self._parts, self._left
-        forms[:parts] = self._own[:n].dot(left).T
-        forms[parts:-1] = v[:, VECTORS - 1 : -1 : VECTORS].dot(left).T
-        forms[-1] = v[:, -1].dot(moduli)
+        forms[:parts] = self._dot(self._own[:n], left, axis=2).T
+        forms[parts:-1] = self._dot(v[:, VECTORS - 1 : -1 : VECTORS], left, axis=2).T
+        forms[-1] = self._dot(v[:, -1], moduli, axis=1)
         if self._close:
             self._closer_look(steps, product, ratio, spots.max())
 

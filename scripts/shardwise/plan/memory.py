@@ -29,6 +29,7 @@ HOST_LONE_BYTES = 1024 * MIB  # from this size of a batch on, NumPy gets one slo
 SLOTS, RING_BYTES = 6, 1536 * MIB  # of the ring on a device: some are read into meanwhile
 REPORT_BYTES = 80  # what a report holds per matrix of a batch: moduli, ratio, forms, weight
 OUTS = 4  # batches of products on a device: some are written while one is computed
+AHEAD = 2  # batches whose work may be queued on a device before the oldest is looked at
 READERS = 4  # threads that read and write on NumPy, and that copy a shard
 IO_THREADS, IO_BYTES = 16, 8 * MIB  # of KvikIO: each moves so many bytes through pinned memory
 STEP_BYTES = 32 * MIB  # of matrices converted at once while read, or searched at once for NaN
@@ -114,19 +115,20 @@ class Budget:
             return min(SLOTS, max(2, RING_BYTES // (matrices * factors)))
         return 2 if matrices * (factors + self.problem.product_bytes) < HOST_LONE_BYTES else 1
 
-    def outs(self, slots: int) -> int:
-        """Batches of products for this many slots: one, or more if products are written."""
-        return min(slots, OUTS) if self.settings.keep == "products" else 1
+    def outs(self, slots: int, ahead: int) -> int:
+        """Batches of products for this many slots: some are written, or proven, meanwhile."""
+        return min(slots, OUTS if self.settings.keep == "products" else 1 + ahead)
 
-    def ring_bytes(self, slots: int, matrices: int) -> int:
+    def ring_bytes(self, ahead: int, slots: int, matrices: int) -> int:
         """Bytes of slots with this many A and B each, and of the products."""
-        products = self.outs(slots) * self.problem.product_bytes
+        products = self.outs(slots, ahead) * self.problem.product_bytes
         return matrices * (slots * self.problem.factor_bytes + products)
 
     def work_bytes(self, cuda: bool, step: int = 0) -> int:
         """Bytes that the computation takes, of the device or the host, at a step of the ladder."""
         problem, (slots, matrices) = self.problem, self.ladder(cuda)[step]
-        held = self.ring_bytes(slots, matrices) + (DEVICE_BYTES if cuda else PYTHON_BYTES)
+        ahead, held = (AHEAD, DEVICE_BYTES) if cuda else (0, PYTHON_BYTES)
+        held += self.ring_bytes(ahead, slots, matrices)
         held += problem.right_bytes * problem.shared_right
         if self.settings.keep == "sum":
             # A batch is folded in steps of 32 (tree.py); to check integers takes four nodes.

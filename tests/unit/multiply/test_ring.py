@@ -65,7 +65,7 @@ class Device(Cuda):
     hashed when its turn comes.
     """
 
-    settle, mark, work, fetch = Host.settle, Host.mark, Host.work, Host.fetch
+    settle, mark, work, proof, fetch = Host.settle, Host.mark, Host.work, Host.proof, Host.fetch
     total, way = Host.total, Host.way
 
     def __init__(self):

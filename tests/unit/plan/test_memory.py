@@ -63,7 +63,7 @@ def test_the_ladder_goes_down_to_the_least_that_works(own, count, cuda):
     assert (batches - 1) * matrices < count  # no slot that would never be filled
     assert all(n % call == 0 and n >= call for _, n in steps)
     for keep in KEEPS:
-        needed = [budget(own, keep).ring_bytes(*step) for step in steps]
+        needed = [budget(own, keep).ring_bytes(memory.AHEAD * cuda, *step) for step in steps]
         assert needed == sorted(set(needed), reverse=True)
     assert steps[-1] == (1, call)
 
