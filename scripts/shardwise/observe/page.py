@@ -80,7 +80,7 @@ def _facts(seen: Status) -> list[tuple[str, Any]]:
         left_out = {"results", "shard_bytes", *(() if plan.facts.synthetic else ("synthetic",))}
         said = plan.facts.config.items()
         pairs += [(key, value) for key, value in said if value and key not in left_out]
-        pairs += [("of the input", note) for note in plan.facts.notes]
+        pairs += [("note", note) for note in plan.facts.notes]
     return pairs
 
 

@@ -15,6 +15,7 @@ from shardwise.plan.problem import Problem, sum_dtype
 from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import MIB
 
+UNCENTRED = "offset: none: covariances of columns far from zero lose digits; auto keeps them"
 FIRST_BYTES = 64 * MIB  # of the rows whose mean is the offset: it stays when the stack grows
 
 

@@ -319,7 +319,10 @@ def load_facts(path: Path) -> Facts:
         raise unread(error.filename, error) from error
     except OSError as error:
         told = f"there are no results of a run in {os.path.abspath(path.parent)} ({error})"
-        raise InputError(f"{told}; start the run first, or name its results folder") from error
+        told += "; start the run first, or name its results folder"
+        if results.merging.is_file():
+            told = f"{path.parent} holds a total of several runs, not a run; np.load its sum.npy"
+        raise InputError(told) from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         words = "is damaged; remove it and start the run again"
         raise IntegrityError(f"{results.plan_facts} {words}") from error

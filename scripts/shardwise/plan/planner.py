@@ -49,8 +49,6 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     if len(given) > 1:
         ends = one_line(f"{len(given):,} arrays in this order, {given[0]} to {given[-1]}")
         log.info(f"shardwise: input: {ends}, hold {left.matrices:,} matrices")
-    if left.unwritten:
-        log.warning(f"shardwise: input: {left.unwritten}")
     right, shared = right_of(settings, left)
     named = [*given, settings.right, settings.weights, settings.labels, settings.offset]
     _refuse_names(results, [name for name in named if name not in (None, "auto", "none")])
@@ -61,6 +59,10 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
     )  # fmt: skip
     problem, function = _tried(settings, left, said, problem, log)
     centre = covariance.plan(settings, left, problem, said.weights)
+    bare = centre is not None and settings.offset == "none" and "int" not in left.dtype
+    notes = list(filter(None, (left.unwritten, covariance.UNCENTRED * bare)))
+    for note in notes:
+        log.warning(f"shardwise: {note}")
     check(problem, settings.reduce["statistics"], settings.keep, said.total_weight)
     runs = _runs(settings, problem)
     chosen = {field.name: getattr(settings, field.name) for field in fields(ShardSettings)}
@@ -69,7 +71,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         problem, ShardSettings(**chosen), function, right.sources if right else (),
         settings.synthetic if settings.input is None else None, "", said.whole_digests,
         list(said.names), said.counts, user_function.digests_of(settings.depends), centre,
-        decoded=left.decoded, notes=[left.unwritten] * (left.unwritten != ""),
+        decoded=left.decoded, notes=notes,
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
     digest = plan_file.digest([asdict(facts), *map(small.checksum, tables.to_tsv(rows, Shard))])

@@ -79,15 +79,16 @@ def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
     if begin != "column":
         return None
     sheet = Path(settings.input or "")
-    rows = list(_sheet_cells(sheet, column)) if sheet.suffix == ".tsv" else []
-    if bare := [line for line, cell in rows if not cell.strip()]:
+    cells = _sheet_cells(sheet, column) if sheet.suffix == ".tsv" else ()
+    labels = {line: cell.strip() for line, cell in cells}
+    if bare := [line for line, label in labels.items() if not label]:
         words = f"the column {column} is empty in line {bare[0]}; write a label"
         raise InputError(f"labels: sheet {sheet}: {words}")
-    cells = [cell for _, cell in rows]
-    if len(cells) != len(stack.sources):
+    if len(labels) != len(stack.sources):
         words = "is no column with a row for each array of the input; save them as a .npy file"
         raise InputError(f"labels: {settings.labels} {words}")
-    return list(chain.from_iterable(map(repeat, cells, (s.count for s in stack.sources))))
+    counts = (source.count for source in stack.sources)
+    return list(chain.from_iterable(map(repeat, labels.values(), counts)))
 
 
 def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
@@ -216,8 +217,8 @@ def _unwritten(lacking: Sequence[tuple[str, Header]]) -> str:
         return ""
     missing, chunks = (sum(getattr(h, key) for _, h in lacking) for key in ("missing", "chunks"))
     fills = " or ".join(dict.fromkeys(header.fill for _, header in lacking))
-    names = some([name for name, _ in lacking], 3)
-    return f"{missing:,} of {chunks:,} chunks of {names} were never written; they count as {fills}"
+    told = f"input: {missing:,} of {chunks:,} chunks of {some([name for name, _ in lacking], 3)}"
+    return f"{told} were never written; they count as {fills}"
 
 
 def _look(paths: Sequence[str], cache: Path | None) -> list[_Array]:

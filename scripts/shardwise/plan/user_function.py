@@ -202,6 +202,6 @@ def unlisted(file: str, source: bytes, listed: Iterable[str]) -> str:
     found = (path for path in dict.fromkeys(places) if os.path.isfile(path))
     if not (named := [path for path in found if os.path.realpath(path) not in known]):
         return ""
-    words = f"unless the config says depends: [{', '.join([*listed, *named])}]"
-    names = some(named, 5)
-    return f"product: {file} names {names}: a change there computes no shard again, {words}"
+    key, names = f"depends: [{', '.join([*listed, *named])}]", some(named, 5)
+    words = f"product: {file} names {names}: a change there computes no shard again, unless the "
+    return f"{words}config says {key}; adding that computes all shards once more"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise.errors import InputError, ShardwiseError, TryAgain
 from shardwise.files import small
 from shardwise.files.commit import commit
-from shardwise.files.paths import list_names, place
+from shardwise.files.paths import SUMS, list_names, place
 from shardwise.plan.plan import Plan, Shard
 from shardwise.records import failures
 from shardwise.records.failures import Failure
@@ -208,11 +208,10 @@ class Store:
         for name, facts in summary.files.items():
             receipts.check_file(self.results.statistic(name), facts)
         if lacking := [name for name in names if name not in summary.files]:
-            raise InputError(
-                f"{self.results.root} has no {lacking[0]}, but {', '.join(summary.files)}; add it "
-                "to reduce.statistics, or set labels (a run with labels has sums instead), and "
-                "start the run again"
-            )
+            cure = "add it to reduce.statistics (for sums, set labels), and start the run again"
+            cure = "a run with labels has nothing else" if SUMS in summary.files else cure
+            have = f"{self.results.root} has no {lacking[0]}, but {', '.join(summary.files)}"
+            raise InputError(f"{have}; {cure}")
         return summary
 
     def unfinished(self) -> InputError:
