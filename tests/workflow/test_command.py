@@ -120,5 +120,6 @@ def test_what_a_folder_lacks_is_said(bin_folder: Path, tmp_path: Path) -> None:
     for profile in ("slurm", "uge"):
         call(bin_folder, tmp_path, "init", "--profile", profile)
     assert "--profile" in call(bin_folder, tmp_path, "run", "-n", code=2).stderr
+    assert call(bin_folder, tmp_path, "run", "--profile=uge", "--x", code=2).stderr.count("\n") < 3
     assert "no command 'rnu'" in call(bin_folder, tmp_path, "rnu", code=2).stderr
     assert "usage: shardwise plan " in call(bin_folder, tmp_path, "plan", "--help").stdout

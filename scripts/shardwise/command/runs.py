@@ -49,6 +49,8 @@ def run(options: Namespace) -> NoReturn:
     sys.argv = line[line.index("snakemake") :]
     from snakemake.cli import main  # it takes seconds
 
+    # Of a wrong option: more than a hundred lines, above the one that says what is wrong.
+    ArgumentParser.print_usage = lambda *_: None  # type: ignore[method-assign]
     sys.exit(main())
 
 

@@ -73,8 +73,9 @@ class Audit:
 
     def text(self) -> str:
         """The first findings, damage first, and the verdict."""
-        found = [f"{path}: {why}" for path, why in (self.damaged | self.missing).items()]
-        return "".join(f"{one_line(line)}\n" for line in [*found[:20], self.line()])
+        first = [*self.damaged.items()][:20] + [*self.missing.items()][:3]
+        lines = [*(f"{path}: {why}" for path, why in first), self.line()]
+        return "".join(f"{one_line(line)}\n" for line in lines)
 
     def json(self) -> str:
         """All of it, for programs."""

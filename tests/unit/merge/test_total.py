@@ -99,6 +99,8 @@ def test_a_total_can_be_verified_and_an_interrupted_one_never_looks_finished(tmp
             merge.run(out, folders[::-1])
     assert (audit.look(out).code, (out / "summary.json").exists()) == (75, False)
     merge.run(out, folders)
+    with pytest.raises(InputError, match="a total of several runs"):
+        planner.plan_file.load(Results(out).plan)
     factories.flip(out / "summary.json")
     assert audit.look(out).code == 3
 

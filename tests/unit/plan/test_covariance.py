@@ -40,9 +40,8 @@ def test_without_a_finite_row_nothing_is_subtracted(tmp_path):
 def test_what_is_subtracted_is_part_of_the_key(tmp_path):
     """Another offset makes other products; the divisor affects only the reduce."""
     own = OVER | {"input": str(factories.save(tmp_path / "a.npy", noise((6, 4, 3))))}
-    names = [
-        [row.name for row in factories.plan(tmp_path, **own, **over).shards.values()]
-        for over in ({}, {"ddof": 0}, {"offset": "none"})
-    ]
+    plans = [factories.plan(tmp_path, **own, **x) for x in ({}, {"ddof": 0}, {"offset": "none"})]
+    names = [[row.name for row in made.shards.values()] for made in plans]
     assert names[0] == names[1]
     assert not set(names[0]) & set(names[2])
+    assert [len(made.facts.notes) for made in plans] == [0, 0, 1]

@@ -135,7 +135,7 @@ def test_ranks_share_the_sums_of_labels(tmp_path, keep, dim):
 
 
 @pytest.mark.parametrize(("cells", "names"), [
-    (["7", "10", "7"], [7, 10]), (["s7", "10", "s7"], ["10", "s7"]),
+    (["7", "10", "7"], [7, 10]), (["s7", "10", " s7 "], ["10", "s7"]),
     (["007", "7", "007"], ["007", "7"]),
 ])  # fmt: skip
 def test_labels_are_a_column_of_the_sheet(tmp_path, cells, names):
