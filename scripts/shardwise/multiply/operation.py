@@ -206,8 +206,9 @@ class Multiplication(Operation):
         if self._look and product.dtype.kind != "i":
             batch.product = largest(xp, product)
         if self.proof:
-            # Not beside later work that overwrites what is proven: the centred block, or products.
-            alone, machine = self._offset is not None or len(batch.left_out), self._machine
+            # Not beside later work that overwrites what is proven: the centred block, or products
+            # of weight 0. The same for all batches, as the checker has memory for one stream.
+            alone, machine = self._offset is not None or batch.weights is not None, self._machine
             with machine.work() if alone else machine.proof():
                 self._prove(batch, block, other, product)
         return product
