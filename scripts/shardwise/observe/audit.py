@@ -1,6 +1,7 @@
 """The audit of a results folder: every byte is compared with the receipts. It writes nothing."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -86,7 +87,7 @@ class Audit:
 def look(root: Path) -> Audit:
     """Audit a results folder; InputError if it has neither plan nor total, or may not be read."""
     results, audit = Results(root), Audit(root)
-    if results.merging.is_file():
+    if os.path.isfile(results.merging):
         with audit.noting(results.summary):
             total = receipts.read(results.summary, SumReceipt)
             folders = [for_bash(Path(str(source.get("folder")))) for source in total.sources]

@@ -50,7 +50,7 @@ def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
 def existing_folder(files: list[Path] | None, results: Path | str | None) -> Path:
     """Like :func:`folder_of_run`, for commands that look at a run; refuses what cannot be seen."""
     root = folder_of_run(files, results)
-    if not root.is_dir():
+    if not os.path.isdir(root):  # for names that are too long, too
         raise InputError(f"{root}: no such folder; start the run first, or name its results folder")
     for folder in filter(Path.is_dir, (root, Results(root).products)):
         try:

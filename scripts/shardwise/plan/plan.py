@@ -320,8 +320,8 @@ def load_facts(path: Path) -> Facts:
     except OSError as error:
         told = f"there are no results of a run in {os.path.abspath(path.parent)} ({error})"
         told += "; start the run first, or name its results folder"
-        if results.merging.is_file():
-            told = f"{path.parent} holds a total of several runs, not a run; np.load its sum.npy"
+        if os.path.isfile(results.merging):
+            told = f"{path.parent} holds a total of several runs, not a run; load its .npy files"
         raise InputError(told) from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         words = "is damaged; remove it and start the run again"

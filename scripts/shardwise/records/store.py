@@ -208,7 +208,8 @@ class Store:
         for name, facts in summary.files.items():
             receipts.check_file(self.results.statistic(name), facts)
         if lacking := [name for name in names if name not in summary.files]:
-            cure = "add it to reduce.statistics (for sums, set labels), and start the run again"
+            cure = "set labels" if lacking[0] == SUMS else "add it to reduce.statistics"
+            cure += ", and start the run again"
             cure = "a run with labels has nothing else" if SUMS in summary.files else cure
             have = f"{self.results.root} has no {lacking[0]}, but {', '.join(summary.files)}"
             raise InputError(f"{have}; {cure}")

@@ -32,7 +32,7 @@ def test_what_a_run_has_not_kept_is_refused_with_what_to_do(tmp_path):
     run = shardwise.open(tmp_path / "results")
     with pytest.raises(InputError, match="set keep: products"):
         run.product(0)
-    for name, told in (("sum", "has no sum, but mean; add it"), ("sums", "no sums, but mean; add")):
+    for name, told in (("sum", "has no sum, but mean; add it"), ("sums", "no sums, but mean; set")):
         with pytest.raises(InputError, match=told):
             getattr(run, name)
     finished(tmp_path, STACK, labels=str(factories.save(tmp_path / "l.npy", np.arange(12) % 2)))
