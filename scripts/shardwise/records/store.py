@@ -224,6 +224,6 @@ class Store:
 
     def withdraw(self) -> None:
         """Withdraw the markers of both, before one of the plan's products is made anew."""
-        self.results.listed(self.plan.key).unlink(missing_ok=True)
+        unmark(self.results.listed(self.plan.key))  # of any plan: it may list the same product
         self.results.summed(self.plan.key).unlink(missing_ok=True)
         unmark(self.results.work(self.plan.key))  # of jobs of earlier runs

@@ -27,7 +27,7 @@ def test_what_lacks_product_or_receipt_is_missing(tmp_path, shards):
 
 
 def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
-    """Writing either removes all former marks first; computing removes those of its own plan."""
+    """Writing either removes all former marks first; computing its own, and any ledger's."""
     made = factories.listed(factories.plan(tmp_path, factories.stack((4, 2, 2)), shards=2))
     own, results = Store(made), made.results
     for path in (results.summary, results.statistic("sum")):
@@ -37,11 +37,11 @@ def test_ledger_and_sum_are_of_the_plan_whose_mark_is_there(tmp_path):
     over = {"product": "A.T @ A", "input": str(tmp_path / "input.npy"), "shards": 2}
     other = factories.listed(factories.plan(tmp_path, **over))
     assert (own.is_listed(), Store(other).is_listed()) == (False, True)
-    done = factories.run("multiply", "--plan", other.results.plan, "--shard", "00000")
-    assert done.returncode == 0, done.stderr
+    assert factories.run("multiply", "--plan", other.results.plan, "--shard=00000").returncode == 0
     assert (own.is_summed(["sum"]), Store(other).is_listed()) == (True, False)
+    store.mark(results.listed(other.key))
     own.withdraw()
-    assert not own.is_summed(["sum"])
+    assert (own.is_summed(["sum"]), Store(other).is_listed()) == (False, False)
 
 
 def test_the_ledger_leaves_no_temporary_file_of_a_whole_shard(tmp_path):
