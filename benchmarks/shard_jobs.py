@@ -4,7 +4,8 @@ Every peer of peers.py has one process per GPU; starting it, allocating memory a
 are not timed. The clock runs from the start signal to the last result; ours are committed with
 receipts. All take turns on the same files, cold or in the page cache. Figures are GB of input per
 second; medians over the rounds. On NumPy every peer uses all cores (``OMP_NUM_THREADS``).
-TMPDIR names the disk; ``--only`` and ``--peers`` are regular expressions for rows and columns.
+TMPDIR names the disk; ``--only`` and ``--peers`` are regular expressions for rows and columns. For
+sums from the page cache each file is read several ``--times`` per GPU and turn.
 """
 
 import argparse
@@ -30,7 +31,6 @@ from peers import Task
 from shardwise.devices import choose
 
 FILES = 64
-TIMES = 8  # reads of each file per GPU and turn, for sums from the page cache
 TOLERANCE = {"float32": 1e-3, "float16": 2e-2}  # of a row's norm
 SCRIPTS = {f"script, {n} readers": {"peer": "Script", "readers": n} for n in (4, 8, 16)}
 PEERS: dict[str, dict[str, Any]] = {
@@ -120,7 +120,7 @@ def measure(own: dict[str, Task], gpus: list[str], rounds: int) -> dict[str, flo
 
 def main() -> None:
     """Measure row by row in a folder that is removed afterwards."""
-    defaults = {"numpy": False, "rounds": 3, "gpus": [1, 2], "only": "", "peers": ""}
+    defaults = {"numpy": False, "rounds": 3, "gpus": [1, 2], "only": "", "peers": "", "times": 8}
     options = harness.options(__doc__, {"rounds": 1, "numpy": True}, **defaults)
     gpus = [""] if options.numpy else [device.uuid for device in choose.candidates()]
     harness.say(f"Shard jobs, {harness.machine()}, {len(gpus)} GPUs or CPU")
@@ -130,7 +130,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         for row, count in itertools.product(chosen, counts):
             often = row.keep == "sum" and row.where == "cached" and not options.numpy
-            files = write_files(Path(root, "files"), row) * (TIMES * count if often else 1)
+            files = write_files(Path(root, "files"), row) * (options.times * count if often else 1)
             whole = replace(row, files=tuple(map(str, files)), folder=root)
             rates = measure(tasks(whole, options.peers), gpus[:count], options.rounds)
             best = max((rates[n] for n in SCRIPTS if n in rates), default=rates.get("plain loop"))
