@@ -213,25 +213,27 @@ class Raw(Peer):
             "num_threads": 16, "task_size": 8 * harness.MIB, "bounce_buffer_size": 8 * harness.MIB,
             "auto_direct_io_read": task.where == "cold", "auto_direct_io_write": True,
         })  # fmt: skip
-        self.open = functools.cache(kvikio.CuFile)
+        self.make, self.open = kvikio.CuFile, functools.cache(kvikio.CuFile)
         self.free: SimpleQueue[Any] = SimpleQueue()
         for _ in range(SLOTS):
             self.free.put(self.xp.zeros(task.nbytes, "u1"))
 
     def run(self, files: tuple[str, ...]) -> None:
-        """Read all files, up to `SLOTS` at a time."""
-        result, nbytes = self.open(str(self.result), "w"), self.task.nbytes
-
-        def copy(i: int, path: str) -> None:
-            slot = self.free.get()
-            self.open(path, "r").read(slot, nbytes, self.offset)
+        """Read all files, up to `SLOTS` at a time; products go into a new file with disk space."""
+        nbytes = self.task.nbytes
+        with open(self.result, "wb") as file, ThreadPoolExecutor(SLOTS) as threads:
             if not self.sums:
-                result.write(slot, nbytes, i * nbytes)
-            self.free.put(slot)
+                os.posix_fallocate(file.fileno(), 0, len(files) * nbytes)
+            result = self.make(str(self.result), "r+")
 
-        with ThreadPoolExecutor(SLOTS) as threads:
+            def copy(i: int, path: str) -> None:
+                slot = self.free.get()
+                self.open(path, "r").read(slot, nbytes, self.offset)
+                if not self.sums:
+                    result.write(slot, nbytes, i * nbytes)
+                self.free.put(slot)
+
             list(threads.map(copy, itertools.count(), files))
-        with open(self.result, "rb") as file:
             os.fsync(file.fileno())
 
 

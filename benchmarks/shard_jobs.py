@@ -4,8 +4,8 @@ Every peer of peers.py has one process per GPU; starting it, allocating memory a
 are not timed. The clock runs from the start signal to the last result; ours are committed with
 receipts. All take turns on the same files, cold or in the page cache. Figures are GB of input per
 second; medians over the rounds. On NumPy every peer uses all cores (``OMP_NUM_THREADS``).
-TMPDIR names the disk; ``--only`` and ``--peers`` are regular expressions for rows and columns. For
-sums from the page cache each file is read several ``--times`` per GPU and turn.
+TMPDIR names the disk. ``--only`` and ``--peers`` are regular expressions for rows and columns. The
+input are ``--files`` of 64 MiB; for sums from the page cache each is read ``--times`` per GPU.
 """
 
 import argparse
@@ -30,7 +30,6 @@ import peers
 from peers import Task
 from shardwise.devices import choose
 
-FILES = 64
 TOLERANCE = {"float32": 1e-3, "float16": 2e-2}  # of a row's norm
 SCRIPTS = {f"script, {n} readers": {"peer": "Script", "readers": n} for n in (4, 8, 16)}
 PEERS: dict[str, dict[str, Any]] = {
@@ -67,10 +66,10 @@ def tasks(row: Task, pattern: str) -> dict[str, Task]:
     return {name: replace(row, **PEERS[name]) for name in names if re.search(pattern, name)}
 
 
-def write_files(folder: Path, row: Task) -> list[Path]:
+def write_files(folder: Path, row: Task, count: int) -> list[Path]:
     """Write the files of a row unless they exist; removes those of any other row first."""
     own = folder / f"{row.dtype}-{row.dim}"
-    files = [own / f"{i}.npy" for i in range(FILES)]
+    files = [own / f"{i}.npy" for i in range(count)]
     if not own.exists():
         shutil.rmtree(folder, ignore_errors=True)
         own.mkdir(parents=True)
@@ -82,8 +81,7 @@ def write_files(folder: Path, row: Task) -> list[Path]:
 def turn(task: Task, folder: Path, pools: list[ProcessPoolExecutor]) -> tuple[float, Any]:
     """GB per second of all processes of a peer, and the first row of their sum, or None."""
     harness.drop(map(Path, set(task.files) if task.where == "cold" else []))
-    names = ("products/*.npy", *(["result"] if task.peer == "Script" else []))
-    for old in itertools.chain(*map(folder.rglob, names)):
+    for old in itertools.chain(*map(folder.rglob, ("products/*.npy", "result"))):
         old.unlink()  # a run has none: to free the blocks of a large file takes a disk some time
     os.sync()
     began = time.perf_counter()
@@ -121,7 +119,7 @@ def measure(own: dict[str, Task], gpus: list[str], rounds: int) -> dict[str, flo
 def main() -> None:
     """Measure row by row in a folder that is removed afterwards."""
     defaults = {"numpy": False, "rounds": 3, "gpus": [1, 2], "only": "", "peers": "", "times": 8}
-    options = harness.options(__doc__, {"rounds": 1, "numpy": True}, **defaults)
+    options = harness.options(__doc__, {"rounds": 1, "numpy": True}, files=64, **defaults)
     gpus = [""] if options.numpy else [device.uuid for device in choose.candidates()]
     harness.say(f"Shard jobs, {harness.machine()}, {len(gpus)} GPUs or CPU")
     harness.heading("job", "GPUs", "GB", *PEERS, "to the best script")
@@ -130,7 +128,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         for row, count in itertools.product(chosen, counts):
             often = row.keep == "sum" and row.where == "cached" and not options.numpy
-            files = write_files(Path(root, "files"), row) * (options.times * count if often else 1)
+            files = write_files(Path(root, "files"), row, options.files)
+            files *= options.times * count if often else 1
             whole = replace(row, files=tuple(map(str, files)), folder=root)
             rates = measure(tasks(whole, options.peers), gpus[:count], options.rounds)
             best = max((rates[n] for n in SCRIPTS if n in rates), default=rates.get("plain loop"))
