@@ -106,9 +106,9 @@ def _parse(raw: bytes) -> tuple[tuple[int, ...], bool, np.dtype] | None:
     try:
         with _PARSING:
             shape, fortran, dtype = _PARSERS[headers.read_magic(file)](file)
-    except (SystemError, MemoryError) as error:  # of Python itself: the header may be whole
+    except SystemError as error:  # of Python itself: the header may be whole
         raise TryAgain(f"Python could not parse a .npy header: {error}") from error
-    except Exception:  # NumPy's parser fails in many ways
+    except Exception:  # NumPy's parser fails in many ways: deep nesting is a MemoryError
         return None
     # bool is an int in Python, and NumPy's own check lets booleans and negative lengths pass.
     good = len(shape) <= 64 and all(type(n) is int and 0 <= n < 2**63 for n in shape)
