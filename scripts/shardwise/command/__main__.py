@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from shardwise import __version__, errors
 from shardwise.errors import InputError, ShardwiseError, log
+from shardwise.files.commit import abandon
 from shardwise.files.paths import Results
 from shardwise.files.small import refuse_links
 from shardwise.host import SCRIPTS
@@ -125,8 +126,6 @@ def _end(error: BaseException, mpi: Any) -> int:
     code, _ = errors.explain(error)
     ended = isinstance(error, (errors.Terminated, KeyboardInterrupt))
     if mpi or ended:
-        from shardwise.files.commit import abandon  # here: doctor starts without NumPy
-
         # Remove unfinished files: an abort does not wait for a thread that may be writing, and a
         # signal may come just before Python notes that a file has to be removed.
         abandon()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from shardwise.errors import InputError, leave_on_interrupt, tell
+from shardwise.files.commit import commit
 from shardwise.host import PROJECT, TYPED
 from shardwise.records.locks import take_lock
 
@@ -20,8 +21,6 @@ _LOG = Path("shardwise.log")
 
 def init(options: Namespace) -> int:
     """Write config.yaml and profiles/NAME/config.yaml, both commented, into this folder."""
-    from shardwise.files.commit import commit  # here: the doctor starts without NumPy
-
     profile, present = options.profile or "local", os.listdir(PROJECT / "profiles")
     if profile not in present:
         raise InputError(f"there is no profile {profile} to write, but {', '.join(present)}")
@@ -104,7 +103,7 @@ _JOBS = {
 
 def _commands(options: Namespace) -> tuple[str, str]:
     """The commands of the profile's scheduler; empty if it has none, refused if they are absent."""
-    import yaml  # here: as above
+    import yaml  # here: the doctor starts without it
 
     profile = _profile(options.profile)  # which the dry run has read
     executor = (yaml.safe_load(Path(profile, "config.yaml").read_bytes()) or {}).get("executor")

@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import secrets
 import socket
 import threading
 from collections.abc import Iterator
@@ -51,7 +50,7 @@ def commit(path: Path, sweep: bool = False, receipt: Path | None = None) -> Iter
 
 def temporary_for(path: Path) -> Path:
     """A temporary name in the folder of a file, which no other writer of that file uses."""
-    writer = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
+    writer = f"{socket.gethostname()}.{os.getpid()}.{os.urandom(4).hex()}"
     return path.with_name(f".{path.name}.{writer}.tmp")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, IntegrityError, unread, writing
+from shardwise.files.commit import commit
 from shardwise.files.paths import Results, for_bash
 
 MOST_BYTES = 1 << 20  # no file of ours that is read whole has more
@@ -64,8 +65,6 @@ def refuse_links(results: Results) -> None:
 
 def mark(results: Results) -> None:
     """Mark a folder as one that runs may write in; create it if it is missing."""
-    from shardwise.files.commit import commit  # here: jobs do not need it
-
     if not results.marker.exists():
         with commit(results.marker) as file:
             file.write(b"A run of Shardwise made this folder, and may replace results in it.\n")

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from shardwise import host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, one_line, verdict
 from shardwise.files import small
+from shardwise.files.commit import commit
 from shardwise.files.paths import Results
 
 RUN = "SHARDWISE_RUN"  # the environment variable that tells a job which run it belongs to
@@ -54,8 +55,6 @@ def note(
     The device of an error that makes it ``suspect`` also gets its own file, which stays if the
     shard succeeds elsewhere.
     """
-    from shardwise.files.commit import commit  # here: readers do not need it
-
     code, reason = verdict(error)
     words = re.sub("\n *", "; ", reason.partition("\nTraceback (most recent call last)")[0])
     if len(words := one_line(words)) > _LETTERS:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import ShardwiseError, TryAgain, one_line, tell, verdict
 from shardwise.files import small
+from shardwise.files.commit import commit
 from shardwise.host import TYPED
 from shardwise.records import failures
 from shardwise.records.failures import Failure
@@ -102,8 +103,6 @@ class Listener(logging.Handler):
 
     def _begin(self, stats: Mapping[str, int]) -> None:
         """Say which jobs there are, in the order in which they run, and prepare for them."""
-        from shardwise.files.commit import commit  # here: jobs do not need it
-
         dry, run = self._workflow.dryrun, self._run
         jobs = {rule: stats[rule] for rule in run.stages if rule in stats}
         end = " (dry run: nothing was started)" * dry
