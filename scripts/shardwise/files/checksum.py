@@ -48,18 +48,15 @@ class PieceChecksum:
         raw = memoryview(view)
         if offset + len(raw) > self.total_bytes:
             raise IntegrityError("there are more bytes than the header says")
-        at, digest, whole = 0, 0, []
+        at = 0
         while at < len(raw):
             number, low, high = self._piece(offset + at)
             part = raw[at : high - offset]
             if len(part) == high - low:
-                digest ^= piece_digest(part, number)
-                whole.append(number)
+                self.put(number, 1, piece_digest(part, number))
             else:
                 self._take_part(number, offset + at - low, high - low, part)
             at += len(part)
-        if whole:
-            self.put(whole[0], len(whole), digest)
 
     def hexdigest(self) -> str:
         """The checksum, 32 hexadecimal digits; IntegrityError if a piece is missing or doubled."""
