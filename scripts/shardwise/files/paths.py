@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +114,7 @@ class Results:
     starts = _by_name("logs/multiply/", ".starts")  # the journal of attempts at it: one line each
 
     work = _by_name("logs/computed/")  # the one job for all shards is done (`Run.product_files`)
+    planned = _by_name("logs/plan/")  # which plan the files of the plan belong to (`Plan.mark`)
     listed = _by_name("logs/ledger/")  # which plan the ledger belongs to
     summed = _by_name("done/")  # which plan the sum belongs to
     statistic = _by_name("", ".npy")  # a result over all matrices, such as sum.npy
@@ -125,11 +126,6 @@ class Results:
         names = [own.name.split("/")[0] for own in vars(Results).values() if isinstance(own, _Name)]
         names += [f"{name}.npy" for name in RESULTS]
         return [name for name in dict.fromkeys(names) if name[0] != "."]
-
-    def plan_files(self, mark: str, per_matrix: Iterable[str] = ()) -> list[Path]:
-        """The files of the plan, with arrays ``per_matrix``, and last the one that says which."""
-        arrays = [getattr(self, key) for key in per_matrix]
-        return [self.plan, self.sources, *arrays, self.plan_facts, self.root / "logs/plan" / mark]
 
     def log(self, rule: str, name: str | None = None) -> Path:
         """The log of a rule, or of one of its shards."""

@@ -285,8 +285,7 @@ def is_committed(plan: Plan) -> bool:
         for path in (plan.results.plan, plan.results.sources):
             _content(path, there.facts)
         assert there.per_matrix is not None  # weights and labels are checked as they are loaded
-        *_, marker = plan.results.plan_files(plan.mark)
-        return there.mark == plan.mark and marker.exists()
+        return there.mark == plan.mark and plan.results.planned(plan.mark).exists()
     except ShardwiseError:
         return False
 

@@ -132,7 +132,7 @@ def write(plan: Plan) -> None:
         checksums[path.name] = small.checksum(raw)
         with commit(path) as file:
             file.write(raw)
-    *_, marker = results.plan_files(plan.mark)
+    marker = results.planned(plan.mark)
     for other in marker.parent.glob("*"):
         other.unlink(missing_ok=True)  # another command may write the plan as well
     with commit(results.plan_facts) as file:

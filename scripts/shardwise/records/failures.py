@@ -47,9 +47,8 @@ def this_run() -> str:
 
 
 def note(
-    results: Results, name: str, error: Exception, log: Path | None = None,
-    device: str | None = None, attempt: int = 1,
-) -> Failure:  # fmt: skip
+    results: Results, name: str, error: Exception, log: Path, device: str | None, attempt: int
+) -> Failure:
     """Write why a shard or a stage failed, unless the disk refuses the file.
 
     The device of an error that makes it ``suspect`` also gets its own file, which stays if the
@@ -60,7 +59,7 @@ def note(
     if len(words := one_line(words)) > _LETTERS:
         # It may hold a command that users paste: cut no name of a file, and add no word to it.
         words = f"{words[:_LETTERS].rpartition(' ')[0] or words[:99]}; … (the log has the rest)"
-    place = os.path.relpath(log, results.root) if log and os.path.exists(log) else None
+    place = os.path.relpath(log, results.root) if os.path.exists(log) else None
     failure = Failure(name, code, words, host.node(), time.time(),
                       device, attempt, this_run(), place)  # fmt: skip
     suspect = [f"{DEVICE}{device}"] if device and getattr(error, "suspect", False) else []

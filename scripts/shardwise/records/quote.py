@@ -45,8 +45,7 @@ def advice(plan: Plan) -> str:
     """What to say of other configs if their files take over a tenth of the plan's own bytes."""
     if len(plan.shards) > 100_000:  # whose folders take seconds to list
         return ""
-    copied, rows = plan.settings.materialize, plan.shards.values()
-    own = sum(row.product_bytes + row.bytes * copied for row in rows)
+    own = plan.written["shards"] + plan.written["products"]
     sizes = [found[1] for path in Store(plan).others() if (found := stamp(path))]
     words = f"{len(sizes)} files of other configs or inputs take {human_bytes(sum(sizes))}"
     return f"{words}; shardwise clean lists them" if sum(sizes) > own / 10 else ""

@@ -102,10 +102,11 @@ class Run:
         no input, so that no time stamp and no new plan makes Snakemake run it again.
         """
         plan, results = self.plan, self.results
-        files = results.plan_files(plan.mark, plan.facts.per_matrix)
-        self.plan_files = [str(path) for path in files]
-        # The last one stands for all: Snakemake looks at each file of each job.
-        self.plan_mark = self.plan_files[-1:]
+        arrays = [getattr(results, key) for key in plan.facts.per_matrix]
+        files = results.plan, results.sources, *arrays, results.plan_facts
+        # It stands for all files of the plan: Snakemake looks at each file of each job.
+        self.plan_mark = [str(results.planned(plan.mark))]
+        self.plan_files = [*map(str, files), *self.plan_mark]
         there = self.missing is None or plan_file.is_committed(plan)
         self.plan_input = [] if there else self.anew
         own = plan.synthetic_receipt
