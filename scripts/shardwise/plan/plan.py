@@ -3,14 +3,17 @@
 Every job reads the plan, so reading takes msgspec and the standard library only.
 """
 
+import csv
+import io
+import itertools
 import json
 import os
 import re
 import sys
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -18,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, short, unread
-from shardwise.files import tables
 from shardwise.files.paths import Results
 from shardwise.files.remote import is_url
 from shardwise.files.small import checksum, read
@@ -215,7 +217,8 @@ class Plan:
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """All input files, read once: there may be a million of them; refused if changed."""
-        return self.made_of or tuple(_table(self.results.sources, Source, self.facts))
+        path = self.results.sources
+        return self.made_of or tuple(from_tsv(_content(path, self.facts), Source, path))
 
     @cached_property
     def per_matrix(self) -> "PerMatrix":
@@ -270,7 +273,7 @@ def label_text(labels: Sequence[int | str], matrices: Sequence[int]) -> bytes:
 def load(path: Path) -> Plan:
     """Read a plan; InputError if there is none, IntegrityError if it is damaged."""
     facts = load_facts(path)
-    rows: list[Shard] = _table(path, Shard, facts)
+    rows: list[Shard] = from_tsv(_content(path, facts), Shard, path)
     for row in rows:
         if not _NAMES.fullmatch(f"{row.name}-{row.input_key}"):
             # They go into names of files and into commands.
@@ -290,16 +293,44 @@ def is_committed(plan: Plan) -> bool:
         return False
 
 
-def _table(path: Path, kind: type, facts: Facts) -> list[Any]:
-    """The rows of a file of the plan; IntegrityError if it is missing, changed or damaged."""
-    return tables.from_tsv(_content(path, facts), kind, path)
+def to_tsv(rows: Iterable[Any], kind: type) -> Iterator[bytes]:
+    """A table of dataclass rows, in parts of some lines; quoted if a path needs it."""
+    lines = itertools.chain([[f.name for f in fields(kind)]], (vars(row).values() for row in rows))
+    while part := list(itertools.islice(lines, 1000)):
+        # The csv module does not quote a lone carriage return, but its reader ends a line there.
+        awkward = any("\r" in str(value) for line in part for value in line)
+        text, dialect = io.StringIO(newline=""), csv.unix_dialect if awkward else csv.excel_tab
+        csv.writer(text, dialect, delimiter="\t", lineterminator="\n").writerows(part)
+        yield text.getvalue().encode("utf-8", "surrogateescape")
+
+
+def from_tsv(raw: bytes, kind: type, path: Path) -> list[Any]:
+    """The rows of a table; IntegrityError if damaged."""
+    text = io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")
+    reader = csv.reader(text, delimiter="\t")
+    names, types = zip(*((column.name, column.type) for column in fields(kind)), strict=True)
+    try:
+        if tuple(next(reader, ())) != names:
+            raise ValueError("other columns")
+        return [kind(*(of(v) for of, v in zip(types, row, strict=True))) for row in reader]
+    except (ValueError, csv.Error) as error:
+        words = f"{path} is damaged ({short(error)}); remove it and start the run again"
+        raise IntegrityError(words) from error
 
 
 def _content(path: Path, facts: Facts) -> bytes:
+    """The bytes of a file of the plan; IntegrityError if it is missing, changed or damaged."""
     if (raw := read(path, sys.maxsize)) is None:
         raise IntegrityError(f"{path} is missing; remove plan.tsv too, and start the run again")
-    tables.check(raw, facts.checksums, path)
+    _check(raw, facts.checksums, path)
     return raw
+
+
+def _check(raw: bytes, checksums: Mapping[str, str], path: Path) -> None:
+    """Refuse a file of a plan whose checksum is not the one in ``checksums``."""
+    if checksums.get(path.name) != checksum(raw):
+        words = "changed by hand, or damaged); remove both and start the run again"
+        raise IntegrityError(f"{path} does not match its plan.json ({words}")
 
 
 def load_facts(path: Path) -> Facts:
@@ -311,7 +342,7 @@ def load_facts(path: Path) -> Facts:
         os.stat(path)
         content = json.loads(results.plan_facts.read_bytes())
         checksums = content.pop("checksums")
-        tables.check(json.dumps(content, sort_keys=True).encode(), checksums, results.plan_facts)
+        _check(json.dumps(content, sort_keys=True).encode(), checksums, results.plan_facts)
         with _CONVERTING:
             return replace(msgspec.convert(content, Facts), checksums=checksums)
     except PermissionError as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise import ALGORITHM
 from shardwise.errors import InputError, one_line, short, some
-from shardwise.files import small, tables
+from shardwise.files import small
 from shardwise.files.commit import commit
 from shardwise.files.lookup import file_of, mode_of, refuse_undecodable
 from shardwise.files.npy import Header
@@ -74,7 +74,7 @@ def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _L
         decoded=left.decoded, notes=notes,
     )  # fmt: skip
     rows = _rows(facts, left, runs, said)
-    digest = plan_file.digest([asdict(facts), *map(small.checksum, tables.to_tsv(rows, Shard))])
+    digest = plan_file.digest([asdict(facts), *map(small.checksum, plan_file.to_tsv(rows, Shard))])
     facts = replace(facts, digest=digest, config=planned(settings))
     return Plan(results, {row.shard: row for row in rows}, facts, left.sources, said)
 
@@ -125,8 +125,8 @@ def write(plan: Plan) -> None:
     del facts["checksums"]
     proven = json.dumps(facts, sort_keys=True).encode()
     checksums = {results.plan_facts.name: small.checksum(proven)}
-    sources = tables.to_tsv(plan.sources, Source)
-    rows = tables.to_tsv(plan.shards.values(), Shard)
+    sources = plan_file.to_tsv(plan.sources, Source)
+    rows = plan_file.to_tsv(plan.shards.values(), Shard)
     for path, table in ((results.sources, sources), (results.plan, rows)):
         raw = b"".join(table)
         checksums[path.name] = small.checksum(raw)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from shardwise.errors import InputError, IntegrityError
-from shardwise.files import small, tables
+from shardwise.files import small
 from shardwise.plan import plan as plan_file
 from shardwise.plan import planner
-from shardwise.plan.plan import Source
+from shardwise.plan.plan import Source, from_tsv, to_tsv
 
 from tests import factories
 from tests.factories import save, settings, stack
@@ -119,7 +119,7 @@ NAMES = st.binary(min_size=1).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"\
 def test_tables_round_trip(names):
     """Any name that a file can have is the same after a round trip."""
     rows = [Source(name, 3, 5, "7:11") for name in names]
-    assert tables.from_tsv(b"".join(tables.to_tsv(rows, Source)), Source, Path("x")) == rows
+    assert from_tsv(b"".join(to_tsv(rows, Source)), Source, Path("x")) == rows
 
 
 def test_a_task_reads_its_own_files_from_the_list(tmp_path):
