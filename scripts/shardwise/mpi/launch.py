@@ -5,7 +5,6 @@ mpi4py is imported only in a process that is a rank: the import starts MPI, whic
 
 import importlib
 import json
-import logging
 import os
 import re
 import shlex
@@ -21,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.devices import choose
-from shardwise.errors import InputError, TryAgain
+from shardwise.errors import InputError, TryAgain, log
 from shardwise.processes import contain
 from shardwise.processes.contain import RANKS_STARTED, without_stray
-
-log = logging.getLogger(__name__)
 
 # For ranks, as JSON: the host name of the first node, and the variables that grant its GPUs.
 _FIRST_NODE = "SHARDWISE_FIRST_NODE"

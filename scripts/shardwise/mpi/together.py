@@ -1,6 +1,5 @@
 """What ranks do together: agree on errors, merge what they hold, share the devices of a node."""
 
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -10,9 +9,7 @@ import numpy as np
 
 from shardwise import host
 from shardwise.devices import choose
-from shardwise.errors import ShardwiseError, TryAgain, of_code, verdict
-
-log = logging.getLogger(__name__)
+from shardwise.errors import ShardwiseError, TryAgain, log, of_code, verdict
 
 
 def agree(comm: Any, work: Callable[[], Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import ALGORITHM
+from shardwise import ALGORITHM, errors
 from shardwise.errors import InputError, one_line, short, some
 from shardwise.files import small
 from shardwise.files.commit import commit
@@ -31,10 +31,8 @@ from shardwise.plan.sources import labels_of_sheet, right_of, stack_of
 from shardwise.plan.stack import Stack, first_rows
 from shardwise.units import count, human_bytes
 
-_LOG = logging.getLogger(__name__)
 
-
-def make(settings: Settings, cache: Path | None = None, log: logging.Logger = _LOG) -> Plan:
+def make(settings: Settings, cache: Path | None = None, log: logging.Logger = errors.log) -> Plan:
     """The plan for a config; InputError if the input is bad, or does not fit the config.
 
     Matrices are read only to try a user's function, and for the offset of a covariance. Nothing is

@@ -5,7 +5,6 @@ task writes none itself, but its line in the journal stays.
 """
 
 import json
-import logging
 import os
 import re
 import time
@@ -15,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shardwise import host
+from shardwise import errors, host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, one_line, verdict
 from shardwise.files import small
 from shardwise.files.commit import commit
@@ -70,7 +69,7 @@ def note(
                 file.write(json.dumps(asdict(failure), indent=1).encode() + b"\n")
     except (OSError, ShardwiseError) as unwritten:
         why = f"the failure file cannot be written: {unwritten}"
-        logging.getLogger(__name__).error("%s: %s (%s)", name, failure.reason, why)
+        errors.log.error("%s: %s (%s)", name, failure.reason, why)
     return failure
 
 

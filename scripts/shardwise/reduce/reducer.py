@@ -4,7 +4,6 @@ The result does not depend on which rank adds what (tree.py, statistics.py). The
 checksum of each shard's file, which is compared with its receipt before anything is published.
 """
 
-import logging
 import math
 import time
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import host
-from shardwise.errors import InputError, IntegrityError, ShardwiseError, some
+from shardwise.errors import InputError, IntegrityError, ShardwiseError, log, some
 from shardwise.files import pieces
 from shardwise.files.commit import commit as commit_file
 from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
@@ -36,8 +35,6 @@ from shardwise.records.locks import take_lock
 from shardwise.records.receipts import SumReceipt
 from shardwise.reduce.layout import Layout, Scan, Span
 from shardwise.reduce.results import ResultFiles
-
-log = logging.getLogger(__name__)
 
 _NUMBERS = 2**20  # that are read at a time when a file is read again
 

@@ -6,7 +6,6 @@ library alone. Only the main process checks the config and the headers of the in
 
 import atexit
 import functools
-import logging
 import math
 import os
 import re
@@ -29,8 +28,7 @@ from shardwise.records.store import WORKER, Store
 from shardwise.units import MIB
 from shardwise.work.array import MOST_TASKS
 from shardwise.workflow import hooks, preflight
-
-log = logging.getLogger("snakemake.logging")  # it prints messages as they are: no %s
+from shardwise.workflow.hooks import log
 
 STAGES = ("plan", "synthesize", "shard", "multiply", "pool", "mpi", "ledger", "reduce", "report")
 """Our rules, in the order in which they run."""
