@@ -36,9 +36,9 @@ def clock(since: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
 
 
-def count(amount: int, noun: str = "") -> str:
+def count(amount: int, noun: str) -> str:
     """A count with its noun, such as ``1 shard`` and ``12,000 shards``."""
-    return f"{amount:,} {noun}{'s' * (amount != 1)}" if noun else f"{amount:,}"
+    return f"{amount:,} {noun}{'s' * (amount != 1)}"
 
 
 def seconds(value: float) -> str:

@@ -64,7 +64,6 @@ def follow(settings: Settings, profile: str, *words: str) -> None:
     repeated. Raises the ShardwiseError of the exit code, with the last words of the run.
     """
     file = CACHE / f"config-{plan_file.digest(vars(settings))}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
     with commit(file) as new:
         new.write(json.dumps(vars(settings), indent=1).encode())
     # An empty --config overrides what a profile says of the config.

@@ -20,7 +20,7 @@ from shardwise.plan.problem import PRODUCTS, WITH_COVARIANCE, function_parts, ta
 from shardwise.units import parse_bytes
 
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
-DEFAULT_RESULTS = "results/default"  # this and the next as in the schema, which jobs do not read
+# As in the schema, which jobs do not read.
 _DISPATCH = {"dispatch": "jobs", "workers": "device", "array_tasks": "auto", "array_limit": None}
 NO_PLAN = ("reduce", *_DISPATCH)  # keys that no plan depends on
 _MOST_NAMED = 20
@@ -34,7 +34,7 @@ def unchecked(config: Mapping[str, Any]) -> dict[str, Any]:
     """An unchecked config, with defaults for ``results`` and `NO_PLAN`: jobs read no schema."""
     own = config.get("reduce")
     reduce = {"ranks": 2, "statistics": ["sum"]} | (own if isinstance(own, dict) else {})
-    return {"results": DEFAULT_RESULTS, **_DISPATCH, **config, "reduce": reduce}
+    return {"results": "results/default", **_DISPATCH, **config, "reduce": reduce}
 
 
 def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
@@ -43,8 +43,7 @@ def folder_of_run(files: list[Path] | None, results: Path | str | None) -> Path:
         return Path(results)
     from shardwise.plan.config_file import read_files
 
-    files = config_files(files)
-    return Path(load(read_files(files)).results if files else DEFAULT_RESULTS)
+    return Path(load(read_files(config_files(files))).results)
 
 
 def existing_folder(files: list[Path] | None, results: Path | str | None) -> Path:

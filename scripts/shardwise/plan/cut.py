@@ -1,7 +1,6 @@
 """Arithmetic on counts: where a stack is cut, and the nodes of the tree that sums make up."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 # Under ``shards: auto`` shards grow before their number exceeds this, as each may cost a job.
 MAX_AUTO_SHARDS = 1000
@@ -16,7 +15,7 @@ def power_of_two(most: int) -> int:
 
 def cut(matrices: int, shards: int) -> list[range]:
     """Cut ``range(matrices)`` into ``shards`` runs, whose sizes differ by at most one."""
-    return [range(*ends) for ends in pairwise(matrices * i // shards for i in range(shards + 1))]
+    return [range(matrices * i // shards, matrices * (i + 1) // shards) for i in range(shards)]
 
 
 def cut_aligned(matrices: int, matrix_bytes: int, shard_bytes: int) -> list[range]:

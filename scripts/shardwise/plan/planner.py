@@ -20,7 +20,6 @@ from shardwise.files.lookup import file_of, mode_of, refuse_undecodable
 from shardwise.files.npy import Header
 from shardwise.files.paths import Results, for_bash, id_digits
 from shardwise.files.remote import is_url
-from shardwise.files.small import mark, refuse_links
 from shardwise.plan import covariance, cut, memory, per_matrix, user_function
 from shardwise.plan import plan as plan_file
 from shardwise.plan.config import NO_PLAN, Settings
@@ -115,7 +114,7 @@ def planned(settings: Settings) -> dict[str, Any]:
 def write(plan: Plan) -> None:
     """Commit a plan: the tables first, ``plan.json`` with their checksums last."""
     results, facts, kept = plan.results, asdict(plan.facts), plan.per_matrix
-    mark(results)
+    small.mark(results)
     for path, array in ((results.weights, kept.weights), (results.labels, kept.labels)):
         if array is not None:
             with commit(path) as file:
@@ -151,7 +150,7 @@ def check_folder(plan: Plan) -> int:
     root, results = plan.results.root, plan.results
     try:
         mode_of(root)  # raises for a name that is too long, and for a link that leads to itself
-        refuse_links(results)
+        small.refuse_links(results)
         there = chain(results.products.glob("*.npy"), results.products.glob("000/*.npy"))
         stems = [path.stem for path in there]
         if stems and all(map(str.isdecimal, stems)):

@@ -22,7 +22,6 @@ from shardwise.errors import InputError, IntegrityError, ShardwiseError, Termina
 from shardwise.files import small
 from shardwise.files.lookup import reading
 from shardwise.files.paths import for_bash
-from shardwise.files.small import checksum
 from shardwise.plan.problem import ITEM_BYTES, Problem, Shape, product_dtype
 from shardwise.processes import contain
 
@@ -42,13 +41,13 @@ def load(
 ) -> Function:
     """Import a function's file; IntegrityError if this, or one it uses, has another digest."""
     source, depends, (path, _, name) = read_source(spec), depends or {}, spec.rpartition(":")
-    found = {path: checksum(source, 8), **digests_of(depends)}
+    found = {path: small.checksum(source, 8), **digests_of(depends)}
     for file, planned in {path: digest, **depends}.items():
         if planned not in (None, found[file]):
             words = "has changed since the plan was made; start the run again"
             raise IntegrityError(f"{file} {words}")
     # Under this name its classes and pickles can look it up.
-    private_name = f"_shardwise_product_{checksum(source, 8)}"
+    private_name = f"_shardwise_product_{small.checksum(source, 8)}"
     module = sys.modules[private_name] = ModuleType(private_name)
     module.__file__ = os.path.abspath(path)
     try:
