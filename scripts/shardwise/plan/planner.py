@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +150,8 @@ def check_folder(plan: Plan) -> int:
     try:
         mode_of(root)  # raises for a name that is too long, and for a link that leads to itself
         small.refuse_links(results)
-        there = chain(results.products.glob("*.npy"), results.products.glob("000/*.npy"))
-        stems = [path.stem for path in there]
+        older = "*.npy", "000/*.npy"
+        stems = [path.stem for part in older for path in results.products.glob(part)]
         if stems and all(map(str.isdecimal, stems)):
             raise InputError(
                 f"results: {root} is of a version whose files, such as {stems[0]}.npy, have no "

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from glob import has_magic
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +86,8 @@ def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
     if len(labels) != len(stack.sources):
         words = "is no column with a row for each array of the input; save them as a .npy file"
         raise InputError(f"labels: {settings.labels} {words}")
-    counts = (source.count for source in stack.sources)
-    return list(chain.from_iterable(map(repeat, labels.values(), counts)))
+    rows = zip(labels.values(), stack.sources, strict=True)
+    return [label for label, source in rows for _ in range(source.count)]
 
 
 def right_of(settings: Settings, left: Stack) -> tuple[Stack | None, bool]:
