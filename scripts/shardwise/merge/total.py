@@ -28,7 +28,6 @@ from shardwise.plan.per_matrix import Key, Label, PerMatrix
 from shardwise.plan.problem import ITEM_BYTES, OF_SUMS
 from shardwise.records import receipts
 from shardwise.records.locks import take_lock
-from shardwise.records.receipts import ArrayFile
 from shardwise.records.store import Store
 from shardwise.reduce.results import ResultFiles
 
@@ -47,8 +46,7 @@ class Source:
     """
 
     def __init__(self, folder: str) -> None:
-        results = Results(Path(folder))
-        self.folder, self.plan = folder, plan_file.load(results.plan)
+        self.folder, self.plan = folder, plan_file.load(Results(Path(folder)).plan)
         problem, weights = self.plan.problem, self.plan.per_matrix.weights
         sums = (SUMS if problem.labels else "sum",)
         self.names = ("covariance", "row_mean") if problem.covariance else sums
@@ -142,7 +140,7 @@ def run(out: Path, folders: Iterable[str]) -> int:
 
 def _write(
     results: Results, sources: Sequence[Source], counts: Sequence[tuple[Label, int]]
-) -> dict[str, ArrayFile]:
+) -> dict[str, receipts.ArrayFile]:
     """Commit the total, and return its files; ``counts`` has each label with its matrices."""
     problem = replace(sources[0].plan.problem, labels=len(counts))
     strict = all(source.plan.settings.nonfinite == "error" for source in sources)
@@ -197,8 +195,7 @@ def _sums(
             for source in sources:
                 for row, label in enumerate(source.matrices or [None]):
                     tree = () if label is None else (labels.index(label),)
-                    first = row * numbers + low
-                    array = source.read(source.names[0], first, width)
+                    array = source.read(source.names[0], row * numbers + low, width)
                     total.put((*tree, 0, places[tree]), array)
                     places[tree] += 1
             found = total.results(weight)

@@ -44,8 +44,7 @@ def load(
     found = {path: small.checksum(source, 8), **digests_of(depends)}
     for file, planned in {path: digest, **depends}.items():
         if planned not in (None, found[file]):
-            words = "has changed since the plan was made; start the run again"
-            raise IntegrityError(f"{file} {words}")
+            raise IntegrityError(f"{file} has changed since the plan was made; start the run again")
     # Under this name its classes and pickles can look it up.
     private_name = f"_shardwise_product_{small.checksum(source, 8)}"
     module = sys.modules[private_name] = ModuleType(private_name)
