@@ -18,14 +18,12 @@ import numpy as np
 
 from shardwise import host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, log, some
-from shardwise.files import pieces
 from shardwise.files.commit import commit as commit_file
 from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
 from shardwise.mpi.together import agree, merge, mpi_version, on_root, xor
 from shardwise.numerics import covariance, end_to_end, statistics
 from shardwise.numerics.statistics import Statistic
 from shardwise.pace import Pace
-from shardwise.plan import memory
 from shardwise.plan import plan as plan_file
 from shardwise.plan import problem as plan_problem
 from shardwise.plan.plan import Plan
@@ -33,7 +31,7 @@ from shardwise.plan.problem import ITEM_BYTES
 from shardwise.records import ledger, receipts, store
 from shardwise.records.locks import take_lock
 from shardwise.records.receipts import SumReceipt
-from shardwise.reduce.layout import Layout, Scan, Span
+from shardwise.reduce.layout import Scan, Span
 from shardwise.reduce.results import ResultFiles
 
 _NUMBERS = 2**20  # that are read at a time when a file is read again
@@ -77,12 +75,11 @@ class Reducer:
         runs = [shard.run for shard in self._shards]
         rows = [len(run if self._kept else plan.per_matrix.keys(run)) for run in runs]
         numbers, item = math.prod(plan.problem.product_shape), ITEM_BYTES[plan.element_type]
-        self._layout = Layout(rows, numbers, item, *pieces.checksum_pieces(numbers * item, item))
+        self._scan = Scan(rows, numbers, plan.element_type, self._path)
         # Of all shards on rank 0, none on the others.
         self._receipts = on_root(comm, lambda: ledger.checked_receipts(plan)) or []
         self.files = ResultFiles(plan.results, plan.problem, item, plan.problem.results(names))
         self._elements = math.prod(plan.problem.sum_shape)
-        self._scan = Scan(self._layout, self._path, plan.element_type)
         self._form = end_to_end.SumForm(plan.problem.product_shape, plan.problem.sum_dtype)
         self._pace: Pace  # of the rows of all stripes of this rank
         self._statistics = lru_cache(1)(  # a stripe reuses the memory of the one before
@@ -97,16 +94,16 @@ class Reducer:
 
     def read_all(self) -> None:
         """Read this rank's share; write its results, or merge its nodes with other ranks'."""
-        comm, layout = self._comm, self._layout
+        comm, scan = self._comm, self._scan
         temporary = comm.bcast(on_root(comm, self.files.create))
         agree(comm, lambda: self.files.open(temporary))
-        if layout.stripes >= comm.size:  # each rank takes some; else they share rows of each
-            stripes = range(comm.rank, layout.stripes, comm.size)
-            everything = 0, layout.starts[-1]
+        if scan.stripes >= comm.size:  # each rank takes some; else they share rows of each
+            stripes = range(comm.rank, scan.stripes, comm.size)
+            everything = scan.share(0, 1)
             self._pace = Pace("reduce", len(stripes) * everything[1])
             agree(comm, lambda: [self._finish(own, self._add(own, everything)) for own in stripes])
         else:
-            self._read_shared(layout.share(comm.rank, comm.size))
+            self._read_shared(scan.share(comm.rank, comm.size))
         agree(comm, self.files.close)
         if self._plan.problem.covariance:
             self._derive()
@@ -114,8 +111,8 @@ class Reducer:
     def _read_shared(self, span: Span) -> None:
         """Add this rank's rows of all stripes, and merge the nodes of all ranks on rank 0."""
         comm = self._comm
-        self._pace = Pace("reduce", self._layout.stripes * (span[1] - span[0]))
-        for stripe in range(self._layout.stripes):
+        self._pace = Pace("reduce", self._scan.stripes * (span[1] - span[0]))
+        for stripe in range(self._scan.stripes):
             found = agree(comm, partial(self._add, stripe, span))
             for one in found:
                 merge(comm, one.nodes, one.put)
@@ -124,19 +121,18 @@ class Reducer:
 
     def _add(self, stripe: int, span: Span) -> list[Statistic]:
         """The statistics of some rows of a stripe."""
-        low, high = self._layout.bounds(stripe)
+        low, high = self._scan.bounds(stripe)
         found = self._statistics(high - low)
         for one in found:
             one.reset()
-        batches = self._layout.batches(span, stripe, memory.REDUCE_BATCH_BYTES)
         with np.errstate(all="ignore"):  # an overflow is found and named at the end
-            for (shard, first, last), numbers in self._scan.read(batches, stripe):
+            for shard, first, numbers in self._scan.read(span, stripe):
                 if self._kept:
                     for one in found:
                         one.add(numbers, self._shards[shard].start + first)
                 else:
                     keys = self._plan.per_matrix.keys(self._shards[shard].run)
-                    for key, row in zip(keys[first:last], numbers, strict=True):
+                    for key, row in zip(keys[first : first + len(numbers)], numbers, strict=True):
                         found[0].put(key, row)
                 if self._comm.rank == 0:  # the others are about as far
                     self._pace.add(len(numbers))
@@ -144,7 +140,7 @@ class Reducer:
 
     def _finish(self, stripe: int, found: list[Statistic]) -> None:
         """Compute and write the results of a stripe to which all rows have been added."""
-        low, _ = self._layout.bounds(stripe)
+        low, _ = self._scan.bounds(stripe)
         results: dict[str, np.ndarray] = {}
         with np.errstate(all="ignore"):
             for one in found:
@@ -179,8 +175,8 @@ class Reducer:
             found, rows = covariance.of_sum(self._plan, sums, total[:: len(sums) + 1])
             self.files.open({name: self.files.temporary[name] for name in COVARIANCE})
             self.files.write(rows, 0)
-            for stripe in range(self._layout.stripes):
-                low, high = self._layout.bounds(stripe)
+            for stripe in range(self._scan.stripes):
+                low, high = self._scan.bounds(stripe)
                 if low < self._elements:
                     self.files.write(found.elements(total[None, low:high].conj(), low), low)
             self.files.close()
