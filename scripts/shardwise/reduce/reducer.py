@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from functools import lru_cache, partial
 from itertools import compress
+from operator import add, or_
 from pathlib import Path
 from typing import Any
 
@@ -97,27 +98,25 @@ class Reducer:
         comm, scan = self._comm, self._scan
         temporary = comm.bcast(on_root(comm, self.files.create))
         agree(comm, lambda: self.files.open(temporary))
-        if scan.stripes >= comm.size:  # each rank takes some; else they share rows of each
-            stripes = range(comm.rank, scan.stripes, comm.size)
-            everything = scan.share(0, 1)
-            self._pace = Pace("reduce", len(stripes) * everything[1])
-            agree(comm, lambda: [self._finish(own, self._add(own, everything)) for own in stripes])
-        else:
-            self._read_shared(scan.share(comm.rank, comm.size))
+        # Each rank takes some stripes alone; if there are fewer than ranks, all share each of them.
+        groups = comm.size if scan.stripes >= comm.size else 1
+        own = comm.rank % groups
+        group, stripes = comm.Split(own), range(own, scan.stripes, groups)
+        span = scan.share(group.rank, group.size)
+        self._pace = Pace("reduce", len(stripes) * (span[1] - span[0]))
+        agree(comm, lambda: [self._sum(group, stripe, span) for stripe in stripes])
+        group.Free()
         agree(comm, self.files.close)
         if self._plan.problem.covariance:
             self._derive()
 
-    def _read_shared(self, span: Span) -> None:
-        """Add this rank's rows of all stripes, and merge the nodes of all ranks on rank 0."""
-        comm = self._comm
-        self._pace = Pace("reduce", self._scan.stripes * (span[1] - span[0]))
-        for stripe in range(self._scan.stripes):
-            found = agree(comm, partial(self._add, stripe, span))
-            for one in found:
-                merge(comm, one.nodes, one.put)
-                agree(comm, one.check)
-            on_root(comm, partial(self._finish, stripe, found))
+    def _sum(self, group: Any, stripe: int, span: Span) -> None:
+        """Sum a stripe: each rank of a group adds some rows, and its rank 0 merges all nodes."""
+        found = agree(group, partial(self._add, stripe, span))
+        for one in found:
+            merge(group, one.nodes, one.put)
+            agree(group, one.check)
+        on_root(group, partial(self._finish, stripe, found))
 
     def _add(self, stripe: int, span: Span) -> list[Statistic]:
         """The statistics of some rows of a stripe."""
@@ -166,11 +165,10 @@ class Reducer:
 
     def _derive(self) -> None:
         """Under ``covariance: true``, write what follows from the sum, on rank 0."""
-        below = self._comm.gather(self._below)
+        below = self._comm.reduce(self._below, or_)
 
         def write() -> None:
-            by_place: list[tuple[int, np.ndarray]] = sorted(x for own in below for x in own.items())
-            sums = np.concatenate([row for _, row in by_place])
+            sums = np.concatenate([below[low] for low in sorted(below)])
             total = self.files.read("sum")
             found, rows = covariance.of_sum(self._plan, sums, total[:: len(sums) + 1])
             self.files.open({name: self.files.temporary[name] for name in COVARIANCE})
@@ -187,13 +185,13 @@ class Reducer:
         """Compare all checksums and the sum, then commit the results and ``summary.json``."""
         comm = self._comm
         found, digests = xor(comm, self._scan.digests), xor(comm, self.files.digests)
-        forms, nodes = map(comm.gather, (self._form.runs, host.node()))
+        forms, nodes = comm.reduce(self._form.runs, add), comm.gather(host.node())
 
         def commit() -> None:
             said = (bytes.fromhex(receipt.file.checksum) for receipt in self._receipts)
             wrong = [row.tobytes() != own for row, own in zip(found, said, strict=True)]
             self._refuse(wrong, "checksums differ from their receipts")
-            self._form.runs = [run for runs in forms for run in runs]
+            self._form.runs = forms
             self._commit(digests, Counter(nodes), self._prove(), started)
 
         on_root(comm, commit)
