@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,17 +30,16 @@ def on_root(comm: Any, work: Callable[[], Any]) -> Any:
     return agree(comm, lambda: work() if comm.rank == 0 else None)
 
 
-def merge(comm: Any, parts: Callable[[], Iterable[Any]], take: Callable[..., None]) -> None:
-    """In each round, every second rank hands what it holds to its left neighbour; rank 0 gets all.
+def merge(comm: Any, tree: Any) -> None:
+    """In each round, every second rank hands its nodes to its left neighbour; rank 0 gets all.
 
-    ``parts`` gives keys and NumPy arrays; ``take`` is called with each pair of another rank.
     Neighbours hold neighbouring parts of the stack, in later rounds as well.
     """
     step = 1
     while step < comm.size:
         left, right = comm.rank - step, comm.rank + step
         if comm.rank % (2 * step):
-            held = list(parts())
+            held = list(tree.nodes())
             comm.send([(key, array.shape, array.dtype.str) for key, array in held], left)
             for _, array in held:
                 comm.Send(np.ascontiguousarray(array), left)
@@ -49,7 +48,7 @@ def merge(comm: Any, parts: Callable[[], Iterable[Any]], take: Callable[..., Non
             for key, shape, dtype in comm.recv(source=right):
                 array = np.empty(shape, dtype)
                 comm.Recv(array, right)
-                take(key, array)
+                tree.put(key, array)
         step *= 2
 
 

@@ -114,7 +114,7 @@ class Reducer:
         """Sum a stripe: each rank of a group adds some rows, and its rank 0 merges all nodes."""
         found = agree(group, partial(self._add, stripe, span))
         for one in found:
-            merge(group, one.nodes, one.put)
+            merge(group, one)
             agree(group, one.check)
         on_root(group, partial(self._finish, stripe, found))
 
