@@ -19,6 +19,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import h5py
+import hdf5plugin  # noqa: F401 (else the reader under test would load it, for a damaged filter)
 import numpy as np
 import safetensors.numpy
 import zarr
