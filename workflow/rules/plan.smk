@@ -16,7 +16,7 @@ rule plan:
     conda:
         "../envs/shardwise.yaml"
     params:
-        planned=run.planned,
+        planned=run.planned.plan,
         digest=run.plan.facts.digest,
     shell:
         'python "$SCRIPTS"/plan.py --planned={params.planned:q} --digest={params.digest} 2> {log:q}'

@@ -25,7 +25,6 @@ from snakemake.settings.types import DeploymentMethod
 from shardwise import errors, host
 from shardwise.errors import InputError, TryAgain
 from shardwise.files import small
-from shardwise.files.paths import Results
 from shardwise.host import SCRIPTS
 from shardwise.processes import contain
 from shardwise.records import failures
@@ -122,7 +121,7 @@ def before_jobs(workflow: Any, run: Any) -> None:
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
             from shardwise.plan import planner  # here: jobs do not need it
 
-            planner.write(replace(run.plan, results=Results(Path(run.planned).parent)))
+            planner.write(replace(run.plan, results=run.planned))
         scheduler = preflight.SCHEDULERS.get(workflow.executor_plugin.name)
         jobs = {job.rule: job for job in needed if scheduler and not job.is_local}
         own = [job for job in needed if job.rule.name == run.rule_for_all]

@@ -47,9 +47,8 @@ def attach(workflow: Any, run: Any) -> None:
     """Follow the events of the main process's run; jobs stay silent."""
     if workflow.is_main_process:
         listener = Listener(workflow, run)
-        logger = logging.getLogger("snakemake.logging")
-        logger.addHandler(listener)
-        logger.addFilter(listener.wants)
+        hooks.log.addHandler(listener)
+        hooks.log.addFilter(listener.wants)
         logging.raiseExceptions = False  # on a full disk, Snakemake's log: no traceback per event
         atexit.register(listener.last_words)
 

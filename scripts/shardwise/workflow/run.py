@@ -28,7 +28,6 @@ from shardwise.records.store import WORKER, Store
 from shardwise.units import MIB
 from shardwise.work.array import MOST_TASKS
 from shardwise.workflow import hooks, preflight
-from shardwise.workflow.hooks import log
 
 STAGES = ("plan", "synthesize", "shard", "multiply", "pool", "mpi", "ledger", "reduce", "report")
 """Our rules, in the order in which they run."""
@@ -58,7 +57,7 @@ class Run:
         self.results = Results(Path(moved))
         self.plan = self._checked_plan() if main else plan_file.load(self.results.plan)
         self.store = Store(self.plan)
-        self.missing: list[str] | None = None
+        self.missing = self.store.missing() if main else None
         self.reduce, self.dispatch, self.workers = said["reduce"], said["dispatch"], said["workers"]
         self._array_tasks = MOST_TASKS if said["array_tasks"] == "auto" else said["array_tasks"]
         self._array_limit = said["array_limit"] or 0
@@ -66,15 +65,13 @@ class Run:
         self.stages = {name_of(stage): stage for stage in STAGES}
         stage = {"jobs": None, "array": "multiply"}.get(self.dispatch, self.dispatch)
         self.rule_for_all: str | None = stage and name_of(stage)
-        if main:
-            os.environ[failures.RUN] = os.urandom(6).hex()  # all its jobs belong to it
-            self.missing = self.store.missing()
-        self._set_files()
         if self.missing is not None:
+            os.environ[failures.RUN] = os.urandom(6).hex()  # all its jobs, but no trial, are of it
             left = f"{len(self.missing)} of {len(self.plan.shards)} shards have no products yet"
-            log.info(f"shardwise: {left if self.missing else 'every shard has its product'}")
+            hooks.log.info(f"shardwise: {left if self.missing else 'every shard has its product'}")
             for note in filter(None, (replaced(self.plan), advice(self.plan))):
-                log.info(f"shardwise: {note}")
+                hooks.log.info(f"shardwise: {note}")
+        self._set_files()
 
     def _checked_plan(self) -> Plan:
         """Check everything that can be checked before any job; exit with 2 if anything is wrong."""
@@ -86,11 +83,11 @@ class Run:
             used = (*self._workflow.configfiles, *self._workflow.overwrite_configfiles)
             config_file.read_files(list(dict.fromkeys(Path(file).absolute() for file in used)))
             settings = config.load(self.config)
-            plan = planner.make(settings, CACHE, log)
+            plan = planner.make(settings, CACHE, hooks.log)
             planner.check_folder(plan)
         except (ShardwiseError, ImportError, KeyboardInterrupt) as error:
             hooks.refuse(error)
-        log.info("shardwise: " + planner.describe(plan))
+        hooks.log.info("shardwise: " + planner.describe(plan))
         return plan
 
     def _set_files(self) -> None:
@@ -120,7 +117,7 @@ class Run:
         # process has looked at those, and the key in a name says what they were.
         self.files_for_all = self.plan_mark + self.stack_files
         # What the main process leaves for jobs: the plan until one commits it.
-        self.planned = str(Results(CACHE / f"planned-{plan_file.digest(str(results.root))}").plan)
+        self.planned = Results(CACHE / f"planned-{plan_file.digest(str(results.root))}")
 
     # Computed late: Snakemake knows what is forced only after it has read the rules.
 
