@@ -45,10 +45,12 @@ def begin(run: Any, executor: Any) -> None:
     """Make the executor of ``profiles/uge`` submit its jobs through this module."""
     if executor.submissions is None:
         os.environ.pop("SNAKEMAKE_PROFILE", None)  # useless in a job, which may get all variables
-        folder = CACHE / "uge" / os.urandom(3).hex()
-        executor.submissions = Submissions(folder.absolute())
+        folder = (CACHE / "uge" / os.urandom(3).hex()).absolute()
+        folder.mkdir(parents=True)
+        executor.submissions = Submissions(folder)
         atexit.register(executor.submissions.cancel)
         executor.jobscript = JOBSCRIPT.replace("{script}", executor.jobscript)
+    schedulers.remember(run.results, "uge", executor.submissions.prefix)
     executor.submissions.runs.append(run)
 
 
@@ -60,7 +62,7 @@ class Submissions:
 
     def __init__(self, folder: Path) -> None:
         self.runs: list[Any] = []
-        self._folder, self._prefix = folder, f"sw-{folder.name}-"
+        self._folder, self.prefix = folder, f"sw-{folder.name}-"
         self._unended = set[str]()  # names of jobs
         self._seen: dict[str, float] = {}  # when a job last waited or worked, by number
         self._queued = set[str]()  # the numbers of those in the queue
@@ -72,10 +74,6 @@ class Submissions:
         If qmaster does not answer or the queue is full, wait, and never submit twice: a submission
         may have arrived although its answer did not, so look for the job first.
         """
-        if not self._folder.exists():
-            for run in self.runs:
-                schedulers.remember(run.results, "uge", self._prefix)
-            self._folder.mkdir(parents=True)
         name, unheard = self._name(job), False
         self._unended.add(name)
         while True:
@@ -103,7 +101,7 @@ class Submissions:
     def _name(self, job: Any) -> str:
         """The name under which a try of a job is submitted."""
         parts = (job.rule.name, *job.wildcards_dict.values(), str(job.attempt))
-        return self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
+        return self.prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
 
     def _mark(self, name: str) -> str | None:
         """The number in a file that a job has left; None if that is missing or still empty."""
@@ -161,4 +159,4 @@ class Submissions:
         """Delete all jobs of the run from a separate process, if some were not seen to end."""
         if self._unended:
             self._unended.clear()
-            schedulers.cancel("uge", f"{self._prefix}*")
+            schedulers.cancel("uge", f"{self.prefix}*")

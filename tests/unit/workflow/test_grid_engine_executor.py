@@ -56,6 +56,7 @@ class Grid:
         self.told: list[str] = []  # as the job's failure
         run = SimpleNamespace(results=Results(Path("results")))
         run.failures_of = lambda job, error: self.told.append(f"{job.name}: {error}")
+        self.run.mkdir(parents=True)
         self.submissions = executor.Submissions(self.run)
         self.submissions.runs.append(run)
         self.job = SimpleNamespace(external_jobid=None, job=job(uge_gpu="-l gpu=1"))
@@ -121,7 +122,6 @@ RUBBISH = pytest.mark.fault("a scheduler that answers rubbish, or UNKNOWN")
 ])  # fmt: skip
 def test_a_submission_waits_for_qmaster_and_is_never_repeated(grid, capsys, answer, arrived, asked):
     """A job that may have arrived is looked for by name."""
-    grid.run.mkdir(parents=True)
     grid.once("qsub", answer)
     if arrived == "queue":
         grid.queue("qw")
