@@ -222,9 +222,8 @@ def clean(options: Namespace) -> None:
         names = {path: str(path.relative_to(results.root)) for path in found}
         listed = () if options.yes else ours
         lines = [f"{human_bytes(ours[path]):>12}  {names[path]}" for path in listed]
-        lines[_MOST_LISTED:] = [f"and {len(ours) - _MOST_LISTED} more"] * (
-            len(lines) > _MOST_LISTED
-        )
+        if (more := len(lines) - _MOST_LISTED) > 0:
+            lines[_MOST_LISTED:] = [f"and {more} more"]
         done = " removed" if options.yes else "; to remove them, add --yes" * bool(ours)
         nbytes = human_bytes(sum(ours.values()))
         what = f"{count(len(ours), 'file')}, {nbytes} of other configs or inputs"
