@@ -178,6 +178,7 @@ CASES: dict[str, list[Case]] = {
         Case("the config file is missing", words=("plan", "--configfile", "none.yaml")),
         Case("it is no YAML", "input: [a.npy\n"),
         Case("it is not UTF-8", b"input: \xff\xfe.npy\n"),
+        Case("`shards` is octal", "shards: 010\n"),
         Case("it is empty", ""),
         Case("a date that does not exist", "results: 2024-13-45\n"),
         Case("an unknown key", {"shard": 3}),

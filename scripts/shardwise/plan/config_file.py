@@ -1,13 +1,18 @@
 """Config files as plain YAML, each key once: Snakemake's own loader takes the last of two."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.parser import ParserError
+from yaml.scanner import ScannerError
 
 from shardwise.errors import InputError
 from shardwise.files.lookup import reading
+
+_ODD_NUMBER = re.compile(r"[-+]?(0[0-7_]+|[0-9_]+(:[0-5]?[0-9])+(\.[0-9_]*)?)")  # base 8, base 60
 
 
 def read_files(files: list[Path]) -> dict[str, Any]:
@@ -34,7 +39,9 @@ def read_file(file: Path) -> dict[str, Any]:
     except Exception as error:  # such as Python's ValueError for a date that does not exist
         mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", str(error))
         line, words = f", line {mark.line + 1}" if mark else "", " ".join((what or "").split())
-        raise InputError(f"config file {file}{line}: {words:.300}") from error
+        if isinstance(error, (ScannerError, ParserError)):
+            words += "; write lines such as shards: 8, indented by spaces, not tabs"
+        raise InputError(f"config file {file}{line}: {words:.400}") from error
     if not isinstance(content, dict):
         words = "holds no keys; write some, such as shards: 8, with a space after the colon"
         raise InputError(f"config file {file} {words}")
@@ -42,12 +49,16 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses duplicate keys, of which YAML takes the last."""
+    """Refuses duplicate keys, of which YAML takes the last, and numbers that look like others."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Name both lines of a key that is there twice."""
         lines: dict[str, int] = {}
-        for key, _ in node.value:
+        for key, value in node.value:
+            if value.tag.endswith((":int", ":float")) and _ODD_NUMBER.fullmatch(value.value):
+                what = f"YAML reads {value.value:.80} as {self.construct_object(value)}"
+                what += "; write that number, or put a text in quotes"
+                raise yaml.MarkedYAMLError(problem=what, problem_mark=value.start_mark)
             name = str(key.value)
             if name in lines:
                 what = f"the key {name:.80} is already in line {lines[name]}; keep one of them"
