@@ -1,7 +1,4 @@
-"""Errors that would end Snakemake with a traceback or 1 before our rules: told, with exit 2.
-
-What the plan refuses is in tests/hostile/bad_inputs.py.
-"""
+"""What Snakemake would answer with a traceback or 1 is told with 2; of plans: bad_inputs.py."""
 
 import subprocess
 import sys
@@ -39,6 +36,7 @@ def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
     # It would take the last one, and compute another problem.
     ("r", "local", ["-n", "--configfile", "config.yaml"], "--configfile is given more than once"),
     ("r", "local", ["-n", "-Ckeep=sum", "-Cresults=s"], "--config is given more than once"),
+    ("r", "local", ["-n", "-Cdispatch=array"], "a profile that submits to Slurm or Grid Engine"),
     ("r", "local", ["-n", "-R", "pool"], "no rule pool; name one of its rules: plan, synthe"),
     ("a$b", "slurm", ["-n"], "results 'a$b' holds '$', but schedulers pass names to a shell"),
     ("a$b", "uge", ["-n"], "results 'a$b' holds '$', but schedulers pass names to a shell"),

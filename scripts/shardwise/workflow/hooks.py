@@ -98,15 +98,20 @@ def hasten() -> None:
 def before_jobs(workflow: Any, run: Any) -> None:
     """Check and set up what a run needs just before its first job; exit if it may not begin.
 
-    A dry run only learns if a name would mislead the scheduler. It has another executor, but its
-    ``use_threads`` comes from that of the profile: it is true unless jobs run on this machine.
+    A dry run only learns if a name would mislead the scheduler, or if there is none. It has another
+    executor, but its ``use_threads`` comes from that of the profile: it is true unless jobs run on
+    this machine.
     """
     settings = workflow.resource_settings
     try:
         if 0 in (settings.cores, settings.nodes):  # Snakemake would wait for them forever
             raise InputError("no job could start with 0 cores or jobs; name at least 1, or all")
+        needed = list(workflow.dag.needrun_jobs())
+        own = [job for job in needed if job.rule.name == run.rule_for_all]
         if workflow.execution_settings.use_threads:
             preflight.refuse_odd(workflow, run.config, run.results)
+        elif own and run.dispatch == "array":
+            preflight.verify(None, own[0], workflow)
         if workflow.dryrun:
             return
         host.announce()
@@ -115,7 +120,6 @@ def before_jobs(workflow: Any, run: Any) -> None:
         small.mark(run.results)
         preflight.lock_results(run.results)
         failures.forget_devices(run.results)
-        needed = list(workflow.dag.needrun_jobs())
         # It has made these jobs run; now it must be older than their outputs, else they fail.
         os.utime(run.anew[0], (0, 0))
         if any(str(run.results.plan) in map(str, job.output) for job in needed):
@@ -124,7 +128,6 @@ def before_jobs(workflow: Any, run: Any) -> None:
             planner.write(replace(run.plan, results=run.planned))
         scheduler = preflight.SCHEDULERS.get(workflow.executor_plugin.name)
         jobs = {job.rule: job for job in needed if scheduler and not job.is_local}
-        own = [job for job in needed if job.rule.name == run.rule_for_all]
         # Else a wrong reduce would only show once all shards are done.
         for job in [*jobs.values(), *(own if run.dispatch == "array" else [])]:
             preflight.verify(scheduler, job, workflow)
