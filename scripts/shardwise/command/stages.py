@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shardwise.errors import InputError, ShardwiseError, TryAgain, log, of_code, one_line, some
 from shardwise.files import small
-from shardwise.files.paths import CACHE, Results
+from shardwise.files.paths import CACHE, Results, freed_by
 from shardwise.plan import config
 from shardwise.plan import plan as plan_file
 from shardwise.records import failures, locks
@@ -162,7 +162,7 @@ def verify(options: Namespace) -> int:
     """Check whether a results folder is whole, on any later day and machine. It changes nothing.
 
     It reads every byte there; the last line is the verdict. Exit codes: 0 whole; 2 it cannot
-    be read; 3 damaged; 75 unfinished: nothing is wrong, start the run again to continue.
+    be read; 3 damaged; 75 unfinished: nothing is damaged, and the next run continues.
     """
     from shardwise.observe import audit
 
@@ -218,7 +218,7 @@ def clean(options: Namespace) -> None:
         if options.yes and locks.is_job_locked(results.living):
             raise TryAgain(busy)
         found = list(Store(plan_file.load(results.plan)).others())
-        ours = {path: os.lstat(path).st_size for path in found if _is_ours(results, path)}
+        ours = {path: freed_by(path) for path in found if _is_ours(results, path)}
         names = {path: str(path.relative_to(results.root)) for path in found}
         listed = () if options.yes else ours
         lines = [f"{human_bytes(ours[path]):>12}  {names[path]}" for path in listed]

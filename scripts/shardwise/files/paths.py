@@ -56,6 +56,14 @@ def stamp(path: Path | str) -> tuple[int, int] | None:
     return None
 
 
+def freed_by(path: Path) -> int:
+    """Bytes that a disk gets back if a file is removed: none while it has another name."""
+    with suppress(OSError):
+        status = os.lstat(path)
+        return status.st_size if status.st_nlink == 1 else 0
+    return 0
+
+
 @dataclass
 class _Name:
     """A file or folder of the results, under a fixed name."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from shardwise.errors import ShardwiseError
-from shardwise.files.paths import list_names, stamp
+from shardwise.files.paths import freed_by, list_names
 from shardwise.plan import plan as plan_file
 from shardwise.plan.plan import Plan
 from shardwise.plan.problem import ITEM_BYTES, statistic_dtype
@@ -46,7 +46,7 @@ def advice(plan: Plan) -> str:
     if len(plan.shards) > 100_000:  # whose folders take seconds to list
         return ""
     own = plan.written["shards"] + plan.written["products"]
-    sizes = [found[1] for path in Store(plan).others() if (found := stamp(path))]
+    sizes = [*map(freed_by, Store(plan).others())]
     words = f"{len(sizes)} files of other configs or inputs take {human_bytes(sum(sizes))}"
     return f"{words}; shardwise clean lists them" if sum(sizes) > own / 10 else ""
 

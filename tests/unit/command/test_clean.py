@@ -61,9 +61,12 @@ def test_other_configs_are_listed_and_removed(two):
     clean(plan)
     assert files(root) == own
     assert Store(plan).missing() == []
+    odd = plan.results.products / "00000-0123456789ab.npy"
     for nbytes, told in (1228, False), (1229, True):  # a tenth of 6 KiB of copies, 6 of products
-        (plan.results.products / "00000-0123456789ab.npy").write_bytes(bytes(nbytes))
+        odd.write_bytes(bytes(nbytes))
         assert bool(advice(plan)) == told
+    odd.with_name("00000-0123456789ac.npy").hardlink_to(odd)  # neither name frees any byte
+    assert advice(plan) == ""
 
 
 @pytest.mark.parametrize("harm", [
