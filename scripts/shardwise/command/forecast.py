@@ -48,7 +48,7 @@ def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, flo
     """
     store, results = Store(plan), plan.results
     if told := replaced(plan):
-        raise InputError(f"--trial: {told}")
+        raise InputError(f"--trial would begin a run, but {told}")
     missing = store.missing()
     if len(missing) <= _TRIED:
         raise InputError(

@@ -5,6 +5,8 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,11 @@ def parse(work: Callable[..., Any], names: str, typed: str | None) -> argparse.N
     return argparse.Namespace(**vars(found), others=others)
 
 
-def natural(text: str) -> int:
-    """A whole number, 0 or more."""
-    if (number := int(text)) < 0:
-        raise ValueError
-    return number
+def natural(text: str, least: int = 0) -> int:
+    """A whole number, ``least`` or more."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number, {least} or more")
+    return int(text)
 
 
 def mebibytes(text: str) -> int | None:
@@ -49,9 +51,10 @@ def mebibytes(text: str) -> int | None:
 
 def seconds(text: str) -> float:
     """A time above 0, or ``inf``."""
-    if not (number := float(text)) > 0:
-        raise ValueError
-    return number
+    with suppress(ValueError):
+        if (number := float(text)) > 0:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds, above 0")
 
 
 _RESULTS = "results folder; default: that of the config"
@@ -95,7 +98,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--until": {"type": float, "help": "when the scheduler ends this job, in Unix time"},
     "--dispatch": {"choices": ("pool", "array", "mpi"), "default": "pool", "help": _DISPATCH},
     "--workers": {"choices": ("device", "node"), "help": "mpi: a rank on each GPU, or each node"},
-    "--ranks": {"type": natural, "help": _RANKS},
+    "--ranks": {"type": partial(natural, least=1), "help": _RANKS},
     "--launcher": {"help": "what starts MPI ranks, such as 'mpiexec -hosts node1,node2'"},
     "--array-tasks": {"type": natural, "help": "array: most tasks to share the shards"},
     "--array-limit": {"type": natural, "help": "array: run at most this many tasks at once"},

@@ -23,7 +23,7 @@ def init(options: Namespace) -> int:
     """Write config.yaml and profiles/NAME/config.yaml, both commented, into this folder."""
     profile, present = options.profile or "local", os.listdir(PROJECT / "profiles")
     if profile not in present:
-        raise InputError(f"there is no profile {profile} to write, but {', '.join(present)}")
+        raise InputError(f"there is no profile {profile}; name one of {', '.join(sorted(present))}")
     for file in (Path("config.yaml"), Path("profiles", profile, "config.yaml")):
         if os.path.lexists(file):
             sys.stdout.write(f"{file} exists already, and is not changed\n")
@@ -85,13 +85,18 @@ def submit(options: Namespace) -> int:
 
 def _watch(others: list[str]) -> str:
     """The command that watches a run with these options of snakemake."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--configfile", "--configfiles", nargs="+", default=[])
-    parser.add_argument("--config", "-C", nargs="+", default=[])
-    named = parser.parse_known_args(others)[0]
+    named = _config_of(others)
     results = [text.removeprefix("results=") for text in named.config if text[:8] == "results="]
     files = ["--configfile", *named.configfile] if named.configfile else []
     return shlex.join(["shardwise", "watch", *(results or files)])
+
+
+def _config_of(others: list[str]) -> Namespace:
+    """The words after --configfile and --config among options of snakemake."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--configfile", "--configfiles", nargs="+", default=[])
+    parser.add_argument("--config", "-C", nargs="*", default=[])
+    return parser.parse_known_args(others)[0]
 
 
 _JOBS = {
@@ -133,6 +138,8 @@ def _line(options: Namespace) -> list[str]:
         raise InputError(
             f"{Path.cwd()} has no config.yaml; write one with shardwise init, or name --configfile"
         )
+    if odd := [text for text in _config_of(options.others).config if "=" not in text]:
+        raise InputError(f"--config takes KEY=VALUE, such as shards=8, but not {odd[0]!r}")
     program = sys.argv[0]
     if Path(program).name == "shardwise":  # else it was started by python -m
         program = "shardwise" if shutil.which("shardwise") == program else program

@@ -75,7 +75,8 @@ class Audit:
     def text(self) -> str:
         """The first findings, damage first, and the verdict."""
         first = [*self.damaged.items()][:20] + [*self.missing.items()][:3]
-        lines = [*(f"{path}: {why}" for path, why in first), self.line()]
+        lines = [f"{path}: {why.removeprefix(f'{self.root / path}: ')}" for path, why in first]
+        lines.append(self.line())
         return "".join(f"{one_line(line)}\n" for line in lines)
 
     def json(self) -> str:

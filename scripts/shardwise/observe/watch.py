@@ -51,8 +51,8 @@ def draw(seen: Status, most: int = _MOST_ROWS) -> Group:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Any text as one line, cut at the edge of the terminal."""
-    return Text(one_line(text), style, no_wrap=True, overflow="ellipsis")
+    """Any text as one paragraph, whose words may be cut at the edge of the terminal."""
+    return Text(one_line(text), style, overflow="fold")
 
 
 def show(seen: Status, as_json: bool, picture: bool = True) -> None:

@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
@@ -244,7 +244,9 @@ class Plan:
     def shard(self, shard: str) -> Shard:
         """The row of a shard; InputError if the plan has no such shard."""
         if shard not in self.shards:
-            raise InputError(f"shard {shard!r} is not in {self.results.plan}")
+            ids = list(self.shards)
+            words = f"which has {ids[0]} to {ids[-1]}"
+            raise InputError(f"shard {short(shard)} is not in {self.results.plan}, {words}")
         return self.shards[shard]
 
 
@@ -322,15 +324,10 @@ def _content(path: Path, facts: Facts) -> bytes:
     """The bytes of a file of the plan; IntegrityError if it is missing, changed or damaged."""
     if (raw := read(path, sys.maxsize)) is None:
         raise IntegrityError(f"{path} is missing; remove plan.tsv too, and start the run again")
-    _check(raw, facts.checksums, path)
-    return raw
-
-
-def _check(raw: bytes, checksums: Mapping[str, str], path: Path) -> None:
-    """Refuse a file of a plan whose checksum is not the one in ``checksums``."""
-    if checksums.get(path.name) != checksum(raw):
+    if facts.checksums.get(path.name) != checksum(raw):
         words = "changed by hand, or damaged); remove both and start the run again"
         raise IntegrityError(f"{path} does not match its plan.json ({words}")
+    return raw
 
 
 def load_facts(path: Path) -> Facts:
@@ -342,7 +339,9 @@ def load_facts(path: Path) -> Facts:
         os.stat(path)
         content = json.loads(results.plan_facts.read_bytes())
         checksums = content.pop("checksums")
-        _check(json.dumps(content, sort_keys=True).encode(), checksums, results.plan_facts)
+        proven = json.dumps(content, sort_keys=True).encode()
+        if checksums[results.plan_facts.name] != checksum(proven):
+            raise ValueError("changed by hand, or damaged")
         with _CONVERTING:
             return replace(msgspec.convert(content, Facts), checksums=checksums)
     except PermissionError as error:

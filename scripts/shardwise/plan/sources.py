@@ -84,7 +84,7 @@ def labels_of_sheet(settings: Settings, stack: Stack) -> list[str] | None:
         words = f"the column {column} is empty in line {bare[0]}; write a label"
         raise InputError(f"labels: sheet {sheet}: {words}")
     if len(labels) != len(stack.sources):
-        words = "is no column with a row for each array of the input; save them as a .npy file"
+        words = "names a column, but the input is no sheet (.tsv); save the labels as a .npy file"
         raise InputError(f"labels: {settings.labels} {words}")
     rows = zip(labels.values(), stack.sources, strict=True)
     return [label for label, source in rows for _ in range(source.count)]

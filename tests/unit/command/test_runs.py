@@ -47,7 +47,7 @@ def test_submit_reads_the_profile_as_snakemake_does(here: Path, capfd, others, w
 
 def test_what_keeps_a_job_from_being_submitted_is_told(here: Path, capfd) -> None:
     """It is the user's to correct: neither a fault of ours, nor something to try again."""
-    assert "no profile pbs to write, but " in refusal(runs.init, options(profile="pbs"))
+    assert "no profile pbs; name one of local" in refusal(runs.init, options(profile="pbs"))
     runs.init(options())
     assert "executor must be one of slurm" in refusal(runs.submit, options("", "local"))
     runs.init(options(profile="uge"))

@@ -89,9 +89,8 @@ def test_an_unfinished_run_is_no_damage(tmp_path):
     job.run_shard(made, "00001")
     factories.file(made, "product", "00002").write_bytes(b"as a killed writer cannot leave it")
     found = audit.look(made.results.root)
-    assert (found.code, found.line()) == (
-        75, f"{made.results.root}: unfinished: 2 of 3 shards are not computed yet"
-    )  # fmt: skip
+    line = f"{made.results.root}: unfinished: 2 of 3 shards are not computed yet"
+    assert (found.code, found.line()) == (75, line)
 
 
 def test_a_receipt_of_another_version_ends_the_audit(made):
