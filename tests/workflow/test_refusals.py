@@ -36,7 +36,7 @@ def test_a_config_file_is_refused_by_its_line(workspace, file, content, words):
     # It would take the last one, and compute another problem.
     ("r", "local", ["-n", "--configfile", "config.yaml"], "--configfile is given more than once"),
     ("r", "local", ["-n", "-Ckeep=sum", "-Cresults=s"], "--config is given more than once"),
-    ("r", "local", ["-n", "-Cdispatch=array"], "a profile that submits to Slurm or Grid Engine"),
+    ("r", "local", ["-Cdispatch=array"], "a profile that submits to Slurm or Grid Engine"),
     ("r", "local", ["-n", "-R", "pool"], "no rule pool; name one of its rules: plan, synthe"),
     ("a$b", "slurm", ["-n"], "results 'a$b' holds '$', but schedulers pass names to a shell"),
     ("a$b", "uge", ["-n"], "results 'a$b' holds '$', but schedulers pass names to a shell"),

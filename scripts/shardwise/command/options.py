@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +36,10 @@ def parse(work: Callable[..., Any], names: str, typed: str | None) -> argparse.N
     return argparse.Namespace(**vars(found), others=others)
 
 
-def natural(text: str, least: int = 0) -> int:
-    """A whole number, ``least`` or more."""
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number, {least} or more")
+def natural(text: str) -> int:
+    """A whole number, 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number, 0 or more")
     return int(text)
 
 
@@ -63,7 +62,7 @@ _PROFILE = "where jobs run: a folder, or its name in profiles/; default: the onl
 _DEVICES = "GPUs to use at most, 0: all that were granted; plan --trial: those of the run (1)"
 _MEMORY = "MiB of host memory for all processes of this machine; default: as planned"
 _DISPATCH = "who computes: workers on this machine (the default), an array job, or MPI ranks"
-_RANKS = "MPI ranks; default: the slots of the job, else 2, or one for each GPU or node"
+_RANKS = "MPI ranks; 0, the default: the slots of the job, else 2, or one for each GPU or node"
 _WAIT = "seconds to wait for a GPU; default: 300 in a job of a scheduler, else 3600"
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -98,7 +97,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--until": {"type": float, "help": "when the scheduler ends this job, in Unix time"},
     "--dispatch": {"choices": ("pool", "array", "mpi"), "default": "pool", "help": _DISPATCH},
     "--workers": {"choices": ("device", "node"), "help": "mpi: a rank on each GPU, or each node"},
-    "--ranks": {"type": partial(natural, least=1), "help": _RANKS},
+    "--ranks": {"type": natural, "help": _RANKS},
     "--launcher": {"help": "what starts MPI ranks, such as 'mpiexec -hosts node1,node2'"},
     "--array-tasks": {"type": natural, "help": "array: most tasks to share the shards"},
     "--array-limit": {"type": natural, "help": "array: run at most this many tasks at once"},

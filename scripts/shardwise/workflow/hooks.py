@@ -111,7 +111,9 @@ def before_jobs(workflow: Any, run: Any) -> None:
         if workflow.execution_settings.use_threads:
             preflight.refuse_odd(workflow, run.config, run.results)
         elif own and run.dispatch == "array":
-            preflight.verify(None, own[0], workflow)
+            if not workflow.dryrun:
+                raise InputError(preflight.NO_ARRAY)
+            log.warning(f"shardwise: a run would be refused: {preflight.NO_ARRAY}")
         if workflow.dryrun:
             return
         host.announce()

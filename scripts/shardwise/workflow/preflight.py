@@ -24,6 +24,10 @@ from shardwise.work import schedulers
 SCHEDULERS = {"slurm": "slurm", "shardwise-grid-engine": "uge"}
 """Our names of the schedulers, by the executor of the profile."""
 
+NO_ARRAY = (
+    "dispatch: array needs a profile that submits to Slurm or Grid Engine, such as profiles/slurm; "
+    "dispatch: pool computes on the GPUs of this machine"
+)
 _ODD = re.compile(r"""["'$`\\]|%[0-9]*[A-Za-z%]|^-""")
 
 _WRONG = {
@@ -119,10 +123,7 @@ def verify(scheduler: str | None, job: Any, workflow: Any) -> None:
     Raises InputError if there is none, it would not take such jobs, or has no client here.
     """
     if scheduler is None:
-        raise InputError(
-            "dispatch: array needs a profile that submits to Slurm or Grid Engine, such as "
-            "profiles/slurm; dispatch: pool computes on the GPUs of this machine"
-        )
+        raise InputError(NO_ARRAY)
     words = _words(scheduler, job, workflow)
     command = ["qsub", "-b", "y", *words, "-w", "v", "/bin/true"]
     if scheduler == "slurm":
