@@ -20,6 +20,7 @@ import numpy as np
 from shardwise import host
 from shardwise.errors import InputError, IntegrityError, ShardwiseError, log, some
 from shardwise.files.commit import commit as commit_file
+from shardwise.files.npy import DATA_OFFSET, read_header
 from shardwise.files.paths import COVARIANCE, RESULTS, SUMS
 from shardwise.mpi.together import agree, merge, mpi_version, on_root, xor
 from shardwise.numerics import covariance, end_to_end, statistics
@@ -248,9 +249,10 @@ class Reducer:
             said = receipts.read(results.summary, SumReceipt).files
             names |= {results.statistic(name).name for name in said}
             names |= {results.label_names.name} if SUMS in said else set()
-        # First of all, as nothing names these files any more, should this reduce end now.
+        # First of all, as nothing names these files any more, should this reduce end now. If only
+        # the statistics have changed, Snakemake has removed marker and summary before.
         for path in {results.label_names, *map(results.statistic, RESULTS)}.difference(own):
-            if path.name in names:  # of another plan, or no longer asked for
+            if path.name in names or _is_ours(path):  # of another plan, or no longer asked for
                 path.unlink(missing_ok=True)
         files, covariant = self.files.publish(digests), plan.problem.covariance
         if plan.problem.labels:
@@ -275,3 +277,10 @@ class Reducer:
         }
         receipts.write(results.summary, summary)
         store.mark(results.summed(plan.key), [path.name for path in own])
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether an array has the long header of our files; NumPy writes a shorter one."""
+    with suppress(OSError, ShardwiseError):
+        return read_header(path).offset == DATA_OFFSET
+    return False
