@@ -55,7 +55,8 @@ def open_regular(path: Path | str) -> Iterator[tuple[int, os.stat_result]]:
 
 def refuse_links(results: Results) -> None:
     """Refuse results whose folders, or files that are appended to, are links."""
-    for path in (results.shards, results.products, results.running.parent, results.runs):
+    logs, own = results.running.parent, (results.shards, results.products, results.failed)
+    for path in (*own, results.done, results.claims, results.runs, logs, *logs.glob("*")):
         if path.is_symlink():
             raise InputError(
                 f"{path} is a link: files would land outside the results folder. Remove the link; "

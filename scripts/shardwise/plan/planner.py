@@ -129,7 +129,7 @@ def write(plan: Plan) -> None:
         with commit(path) as file:
             file.write(raw)
     marker = results.planned(plan.mark)
-    for other in marker.parent.glob("*"):
+    for other in marker.parent.glob("[0-9a-f]" * len(marker.name)):
         other.unlink(missing_ok=True)  # another command may write the plan as well
     with commit(results.plan_facts) as file:
         file.write(json.dumps({**facts, "checksums": checksums}, indent=1).encode() + b"\n")

@@ -34,12 +34,10 @@ _KEYED = re.compile(
 def unmark(marker: Path) -> set[str]:
     """Remove all markers next to this one; return the names in them: the files are of no plan."""
     names = set[str]()
-    with suppress(FileNotFoundError):
-        for name in os.listdir(marker.parent):
-            other = marker.parent / name
-            with suppress(ShardwiseError):
-                names.update((small.read(other) or b"").decode(errors="replace").split())
-            other.unlink(missing_ok=True)
+    for other in marker.parent.glob("[0-9a-f]" * len(marker.name)):  # a key: the rest is not ours
+        with suppress(ShardwiseError):
+            names.update((small.read(other) or b"").decode(errors="replace").split())
+        other.unlink(missing_ok=True)
     return names
 
 

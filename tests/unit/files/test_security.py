@@ -37,7 +37,7 @@ def victim(tmp_path):
     assert path.read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["shards", "products", "logs", "runs.tsv"])
+@pytest.mark.parametrize("name", ["shards", "products", "logs", "runs.tsv", "done", "logs/plan"])
 def test_results_that_lead_elsewhere_are_refused(tmp_path, name):
     """A link in place of a folder of results, or of a file that is appended to, ends with 2."""
     made, aside = small(tmp_path), tmp_path / "aside"
