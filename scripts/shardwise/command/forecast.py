@@ -5,7 +5,7 @@ import time
 from argparse import Namespace
 
 from shardwise.command.from_python import follow
-from shardwise.errors import InputError
+from shardwise.errors import InputError, shown
 from shardwise.plan import planner
 from shardwise.plan.config import Settings
 from shardwise.plan.plan import Plan
@@ -37,7 +37,7 @@ def show(plan: Plan, settings: Settings, options: Namespace) -> None:
         spread = f"{seconds(likely / _MARGIN)} to {seconds(likely * _MARGIN)}"
         said += f"\ntime {seconds(likely)} with {count(devices, 'device')} ({spread}), "
         said += f"which compute for {work / 3600:.3g} hours in all"
-    sys.stdout.write(f"{said}\n")
+    sys.stdout.write(f"{shown(said)}\n")
 
 
 def try_shards(plan: Plan, settings: Settings, profile: str) -> tuple[float, float]:

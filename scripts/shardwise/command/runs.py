@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 
 from shardwise.errors import InputError, leave_on_interrupt, tell
 from shardwise.files.commit import commit
+from shardwise.files.remote import masked
 from shardwise.host import PROJECT, TYPED
+from shardwise.processes.contain import without_stray
 from shardwise.records.locks import take_lock
 
 _LOG = Path("shardwise.log")
@@ -124,8 +126,9 @@ def _submit_job(line: list[str], words: list[str]) -> str:
     """Submit a job that starts Snakemake, see `control`; return its name."""
     words = [words[0], "-o", str(_LOG), *words[1:]]
     script = shlex.join([sys.executable, "-P", "-m", "shardwise.command.runs", *line])
+    script = f"#!/bin/bash\nexec {script}\n"
     done = subprocess.run(
-        words, input=f"#!/bin/bash\nexec {script}\n", text=True, stdout=subprocess.PIPE, check=False
+        words, input=script, text=True, stdout=subprocess.PIPE, env=without_stray(), check=False
     )
     if done.returncode:
         sys.exit(done.returncode)
@@ -151,7 +154,7 @@ def snakemake_line(profile: str | None, words: list[str]) -> list[str]:
     """Print and return the command line that runs Snakemake with a profile."""
     words = ["--profile", _profile(profile), "-s", str(PROJECT / "Snakefile"), *words]
     line = [sys.executable, "-P", "-m", "snakemake", *words]
-    tell(shlex.join(line))
+    tell(shlex.join(masked(word) if "://" in word else word for word in line))
     return line
 
 

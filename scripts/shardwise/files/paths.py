@@ -12,8 +12,13 @@ CACHE = Path(".snakemake") / "shardwise"
 
 
 def for_bash(path: Path) -> str:
-    """A path quoted as one word for bash; no program takes it for an option."""
-    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
+    """A path quoted as one word for bash, in one line; no program takes it for an option."""
+    text = f"./{path}" if str(path).startswith("-") else str(path)
+    if text.isprintable():
+        return shlex.quote(text)
+    plain = (c if c.isprintable() and c not in "\\'" else None for c in text)
+    odd = ("".join(f"\\x{byte:02x}" for byte in os.fsencode(c)) for c in text)
+    return f"$'{''.join(p or o for p, o in zip(plain, odd, strict=True))}'"
 
 
 def id_digits(shards: int) -> int:

@@ -220,6 +220,7 @@ def make_page(run: Any) -> tuple["Status", bool]:
     try:
         from shardwise.observe import page
 
+        small.refuse_unmarked(run.results)  # it was renamed
         seen = look(run.results.root, plan=run.plan)
         page.write(seen)
     except (Exception, KeyboardInterrupt) as error:  # nothing may keep a user from the last words
