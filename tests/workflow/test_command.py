@@ -80,17 +80,12 @@ def test_submit_starts_a_run_that_is_not_refused(bin_folder: Path, tmp_path: Pat
 EARLY = "\nshardwise: interrupted before any job began\n"
 
 
-@pytest.mark.parametrize(
-    ("moment", "words"),
-    [
-        ("imported", EARLY),
-        ("computed", "\nshardwise: interrupted: 0 of 1 shards done\nTo run just what is missing, "
-         "then the sum:\n  cd {} && shardwise run --cores 1\n"),
-    ],
-)  # fmt: skip
-def test_ctrl_c_ends_a_run_in_words(
-    bin_folder: Path, tmp_path: Path, moment: str, words: str
-) -> None:
+@pytest.mark.parametrize(("moment", "words"), [
+    ("imported", EARLY),
+    ("computed", "\nshardwise: interrupted: 0 of 1 shards done\nTo run just what is missing, "
+     "then the sum:\n  cd {} && shardwise run --cores 1\n"),
+])  # fmt: skip
+def test_ctrl_c_ends_a_run_in_words(bin_folder: Path, tmp_path: Path, moment, words) -> None:
     """However often and whenever it is typed, the run ends with 130 and says how to go on."""
     (tmp_path / "config.yaml").write_text("product: slow.py:slow\nshards: 1\n")
     (tmp_path / "slow.py").write_text(SLOW)

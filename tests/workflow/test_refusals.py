@@ -49,6 +49,14 @@ def test_a_run_is_refused(workspace: Workspace, results, profile, options, words
         assert workspace.run("-n").code == 0
 
 
+def test_a_job_that_leaves_no_product_has_failed(workspace: Workspace) -> None:
+    """Whatever the exit code of a function: Snakemake only reports that files are missing."""
+    code = "import os\ndef f(xp, x):\n    return os._exit(0) if os.getenv('SHARDWISE_RUN') else x\n"
+    (workspace.root / "f.py").write_text(code)
+    workspace.configure(**SMALL, product="f.py:f")
+    assert "  failed: multiply 00000, multiply 00001: it left no message" in workspace.run().output
+
+
 HOME = ("env", "-u", "XDG_CACHE_HOME", "-u", "XDG_CONFIG_HOME", "-u", "XDG_DATA_HOME")
 """Put before a HOME that cannot be written, as on the nodes of some clusters."""
 

@@ -49,6 +49,8 @@ def test_what_keeps_a_job_from_being_submitted_is_told(here: Path, capfd) -> Non
     """It is the user's to correct: neither a fault of ours, nor something to try again."""
     assert "no profile pbs; name one of local" in refusal(runs.init, options(profile="pbs"))
     runs.init(options())
+    bare = options(None, "local", "--config", "shards")
+    assert "--config takes KEY=VALUE, such as shards=8" in refusal(runs.submit, bare)
     assert "executor must be one of slurm" in refusal(runs.submit, options("", "local"))
     runs.init(options(profile="uge"))
     assert "qsub is not on PATH" in refusal(runs.submit, options("", "uge"))

@@ -124,10 +124,9 @@ def test_means_are_divided_by_the_weights(tmp_path, weights, results):
 OF_ROWS = {"product": "A.H @ A", "covariance": True}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "weighted"),
-    [("float32", False), ("float32", True), ("complex64", True), ("int16", False)],
-)
+@pytest.mark.parametrize(("dtype", "weighted"), [
+    ("float32", False), ("float32", True), ("complex64", True), ("int16", False),
+])  # fmt: skip
 def test_covariances_are_merged_as_of_all_rows(tmp_path, monkeypatch, dtype, weighted):
     """They are those of NumPy; that each folder has its own offset costs no digits."""
     make = factories.stack if dtype == "int16" else factories.noise

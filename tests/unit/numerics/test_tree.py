@@ -87,17 +87,14 @@ def test_no_cut_batch_order_or_merge_changes_a_bit(dtype, n, seed, wild, weigh, 
         assert whole.values()[0].tobytes() == expected(rows)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "fits"),
-    [
-        ([2**62, 2**62 - 1], True),
-        ([2**62, 2**62], False),
-        ([-(2**63), 0, 0, 1], True),
-        ([-(2**62), -(2**62) - 1], False),
-        ([2**62, 2**62, -(2**62)], False),  # a node of the tree does not fit, though the sum does
-        ([2**62, -1, 2**62, 0, 1], False),
-    ],
-)
+@pytest.mark.parametrize(("numbers", "fits"), [
+    ([2**62, 2**62 - 1], True),
+    ([2**62, 2**62], False),
+    ([-(2**63), 0, 0, 1], True),
+    ([-(2**62), -(2**62) - 1], False),
+    ([2**62, 2**62, -(2**62)], False),  # a node of the tree does not fit, though the sum does
+    ([2**62, -1, 2**62, 0, 1], False),
+])  # fmt: skip
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_integers_are_exact_or_refused(numbers, fits, batch):
     """Wherever a node does not fit: in a batch, between batches, or in what is left at the end."""

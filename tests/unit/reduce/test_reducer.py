@@ -30,11 +30,10 @@ def made(tmp_path):
 BOTH = pytest.mark.parametrize("over", [{}, {"keep": "sum"}])
 
 
-@pytest.mark.parametrize(
-    ("keep", "dtype"),
-    [("sum", "float16"), ("sum", "float64"), ("sum", "complex64"),
-     ("products", "float32"), ("products", "complex64"), ("products", "int16")],
-)  # fmt: skip
+@pytest.mark.parametrize(("keep", "dtype"), [
+    ("sum", "float16"), ("sum", "float64"), ("sum", "complex64"),
+    ("products", "float32"), ("products", "complex64"), ("products", "int16"),
+])  # fmt: skip
 def test_sums_have_the_same_bits_however_they_come_about(tmp_path, monkeypatch, keep, dtype):
     """For any shards, batches and stripes it is the tree over the products as written."""
     left, seen = noise((11, 3, 4), dtype), set()
