@@ -83,7 +83,7 @@ def _run(
     handler.format = lambda record: errors.shown(lines.format(record))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     signal.signal(signal.SIGTERM, errors.terminate)
-    if name in ("watch", "verify", "doctor"):
+    if name in ("watch", "verify"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as for other programs before | head
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, errors.terminate)
