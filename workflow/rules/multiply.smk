@@ -24,7 +24,7 @@ if run.dispatch == "jobs":
             runtime=run.minutes("multiply"),
         params:
             plan=run.results.plan,
-        # A user's function may end the process with 0: Snakemake reports no missing file as a failure.
+        # A user's function may end the process with 0; without a product the job has failed all the same.
         shell:
             'python "$SCRIPTS"/multiply.py --plan={params.plan:q} --shard {wildcards.shard}'
             " --key {wildcards.key} --mem-mb {resources.mem_mb} 2> {log:q}"

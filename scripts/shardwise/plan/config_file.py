@@ -52,7 +52,7 @@ class _Loader(yaml.SafeLoader):
     """Refuses duplicate keys, of which YAML takes the last, and numbers that look like others."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Name both lines of a key that is there twice."""
+        """Name the line of such a number, and both lines of a key that is there twice."""
         lines: dict[str, int] = {}
         for key, value in node.value:
             if value.tag.endswith((":int", ":float")) and _ODD_NUMBER.fullmatch(value.value):
